@@ -1,0 +1,1 @@
+"""Kubeflow Pipelines around the stages of `rolecast.stages`."""

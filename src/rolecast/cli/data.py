@@ -1,0 +1,72 @@
+"""`rolecast data …` and `rolecast index …`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from rolecast.errors import InputError
+
+app = typer.Typer(help="Worlds and data sets.")
+index_app = typer.Typer(help="Search indexes.")
+
+
+@app.command()
+def world(
+    out: Annotated[Path, typer.Option(help="Folder to write; it must not exist yet.")],
+    seed: Annotated[int, typer.Option(help="Draws the facts and questions.")] = 0,
+    kind: Annotated[Literal["counterfactual", "facts"], typer.Option(help="Invented facts, or real geography.")] = "counterfactual",
+    measure: Annotated[bool, typer.Option(help="Also measure BM25, dense and hybrid retrieval on it (minutes).")] = False,
+) -> None:
+    """Make a world: a corpus of one-sentence passages and multi-hop questions over it."""
+    from rolecast.config import WorldConfig
+    from rolecast.stages.world import statistics, write_world
+
+    _fresh(out)
+    made = write_world(out, WorldConfig(kind=kind), seed)
+    numbers: dict[str, object] = statistics(made)
+    if measure:
+        from rolecast.evaluation.retrieval import measure_world
+
+        numbers["retrieval"] = measure_world(made)
+    print(json.dumps(numbers, indent=1))
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(help="A file in the data set's own layout.")],
+    out: Annotated[Path, typer.Option(help="Folder to write questions.jsonl (and corpus.jsonl) into.")],
+    format: Annotated[str | None, typer.Option(help="Layout; guessed from the content when left out.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Name of the data set, part of every question's id.")] = None,
+    split: Annotated[str, typer.Option(help="Name of the split, part of every question's id.")] = "train",
+) -> None:
+    """Convert a public QA data set to Rolecast's questions."""
+    from rolecast.data.convert import convert as run
+
+    _fresh(out)
+    print(run(source, out, format, dataset or source.stem, split))
+
+
+@index_app.command()
+def build(
+    corpus: Annotated[Path, typer.Option(help="JSON lines of {id, title, text}, or Search-R1's {id, contents}; .gz is read too.")],
+    out: Annotated[Path, typer.Option(help="Folder to write; it must not exist yet.")],
+    kind: Annotated[Literal["bm25", "dense", "hybrid"], typer.Option(help="hybrid holds both and can serve as either.")] = "dense",
+    encoder: Annotated[str, typer.Option(help="minilm (packaged), or a sentence-transformers directory.")] = "minilm",
+) -> None:
+    """Build an index over a corpus."""
+    from rolecast.data.records import read_corpus
+    from rolecast.retriever.index import build_index
+
+    _fresh(out)
+    passages = read_corpus(corpus)
+    build_index(passages, out, kind, encoder)
+    print(f"{out}: {kind} index of {len(passages)} passages")
+
+
+def _fresh(out: Path) -> None:
+    if out.exists():
+        raise InputError(f"{out} exists; name a new folder")

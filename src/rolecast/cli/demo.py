@@ -1,0 +1,47 @@
+"""`rolecast demo`: the whole job with a preset."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from rolecast.cli.runs import Overrides
+
+
+def demo(
+    method: Annotated[Literal["decor", "search_r1"], typer.Option(help="Which method to train.")] = "decor",
+    algorithm: Annotated[Literal["grpo", "ppo"], typer.Option(help="For search_r1.")] = "grpo",
+    model: Annotated[Path | None, typer.Option(help="A Hugging Face causal LM with a chat template, instead of the small one.")] = None,
+    path: Annotated[Path | None, typer.Option("--run", help="The run's folder; runs/demo by default.")] = None,
+    seed: Annotated[int, typer.Option(help="Draws the world, the model and the samples.")] = 0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the run's folder and start anew.")] = False,
+    overrides: Overrides = None,
+) -> None:
+    """World → index → SFT → RL → evaluation → report, on two CPU cores. Run it again to go on after an interruption."""
+    from rolecast.config import load_config
+    from rolecast.errors import InputError
+    from rolecast.evaluation.table import print_summary
+    from rolecast.launching.local_pipeline import run_local
+    from rolecast.stages.team import check_model
+
+    preset = "small_model" if model else "demo" if method == "decor" else f"{method}_{algorithm}"
+    extra = [f"seed={seed}", *(overrides or [])]
+    if model is not None:
+        if method != "decor":
+            raise InputError("--model goes with the decor preset only; for other methods write a config and use `rolecast pipeline run`")
+        check_model(model)
+        extra.insert(0, f"model.path={model.resolve()}")
+    with as_file(files("rolecast.presets") / f"{preset}.yaml") as file:
+        config = load_config(file, extra)
+    path = path or Path("runs") / (config.name if seed == 0 else f"{config.name}-{seed}")
+    if fresh and path.exists():
+        if not (path / "run.json").exists():
+            raise InputError(f"{path} is not a run; --fresh deletes runs only")
+        shutil.rmtree(path)
+    print(f"preset {preset}: SFT {config.sft.steps} steps of {config.sft.batch} rows, RL {config.rl.steps} steps of {config.rl.questions} questions × {config.rl.group} rollouts, evaluation on {config.eval.n} questions → {path}", flush=True)  # fmt: skip
+    run_local(path, config)
+    print_summary(path / "summary.json")

@@ -1,0 +1,56 @@
+"""The `rolecast` command. Bad input is one line on stderr and exit code 2; a run that stops for a named reason exits with 1."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import typer
+
+from rolecast.cli import data, demo, doctor, pipeline, runs, serving
+from rolecast.errors import InputError, RolecastError
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app.add_typer(data.app, name="data")
+app.add_typer(data.index_app, name="index")
+app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(serving.app, name="agent")
+app.command("sft")(runs.sft)
+app.command("rl")(runs.rl)
+app.command("eval")(runs.evaluate)
+app.command("report")(runs.report)
+app.command("ask")(serving.ask)
+app.command("methods")(runs.methods)
+app.command("doctor")(doctor.doctor)
+app.command("demo")(demo.demo)
+
+
+@app.callback()
+def _main() -> None:
+    """Train and serve role-decomposed search agents."""
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0)
+    except typer.TyperException as error:  # unknown command or option, wrong type
+        _fail(error.format_message(), 2)
+    except (typer.Abort, KeyboardInterrupt):
+        _fail("interrupted", 130)
+    except InputError as error:
+        _fail(str(error), 2)
+    except RolecastError as error:
+        _fail(str(error), 1)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"rolecast: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""`rolecast sft`, `rl`, `eval`, `report` and `methods`: one stage of a run at a time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from rolecast.stages.run import Run, create, open_run
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
+ConfigPath = Annotated[Path | None, typer.Option("--config", help="YAML; needed when the run is new.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override of the config, as often as you like.")]
+
+
+def opened(path: Path, config: Path | None, overrides: list[str] | None) -> Run:
+    """The run at `path`, created from `config` if given."""
+    from rolecast.config import load_config
+    from rolecast.errors import InputError
+
+    if config is not None:
+        return create(path, load_config(config, overrides or ()))
+    if overrides:
+        raise InputError("--set changes a config file: give --config too")
+    return open_run(path)
+
+
+def _ready(run: Run) -> Run:
+    from rolecast.stages.index import index
+    from rolecast.stages.world import world
+
+    world(run)
+    index(run)
+    return run
+
+
+def sft(run: RunPath, config: ConfigPath = None, overrides: Overrides = None) -> None:
+    """Supervised fine-tuning on a scripted teacher."""
+    from rolecast.stages.sft import sft as stage
+
+    print(stage(_ready(opened(run, config, overrides))))
+
+
+def rl(run: RunPath, config: ConfigPath = None, overrides: Overrides = None) -> None:
+    """Reinforcement learning from the SFT model."""
+    from rolecast.stages.rl import rl as stage
+
+    print(stage(_ready(opened(run, config, overrides))))
+
+
+def evaluate(
+    run: RunPath,
+    stage: Annotated[Literal["sft", "rl"], typer.Option(help="Whose model.")] = "rl",
+    config: ConfigPath = None,
+    overrides: Overrides = None,
+) -> None:
+    """Greedy evaluation on the held-out test questions."""
+    from rolecast.evaluation.table import results_table
+    from rolecast.stages.evaluate import evaluate as evaluate_stage
+
+    folder = evaluate_stage(_ready(opened(run, config, overrides)), stage)
+    print(results_table({stage: json.loads((folder / "result.json").read_text())}))
+
+
+def report(run: RunPath) -> None:
+    """Write summary.json and report.html of a run."""
+    from rolecast.stages.report import report as stage
+
+    summary = stage(open_run(run))
+    print(f"{summary}\n{summary.with_name('report.html')}")
+
+
+def methods(as_json: Annotated[bool, typer.Option("--json", help="A list of objects.")] = False) -> None:
+    """List the methods with their roles and switches."""
+    from rolecast.methods.registry import describe
+
+    rows = describe()
+    if as_json:
+        print(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        print(f"{row['name']:<12} {'trained' if row['trained'] else 'untrained':<10} {', '.join(role['name'] for role in row['roles'])}")
+        print("    " + ", ".join(f"{key}={value}" for key, value in row["switches"].items()))

@@ -1,0 +1,201 @@
+"""One closed configuration for a run. Every key has a type and a default; an unknown key is an error.
+
+Each part is defined beside what it configures where that part has a module of its own (methods, optimizer, teachers).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from rolecast.errors import InputError
+from rolecast.learner.optimizer import OptimizerConfig
+from rolecast.methods.decor import DecorConfig
+from rolecast.methods.registry import AnyMethodConfig
+from rolecast.teachers.base import TeacherErrors
+
+
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ScratchConfig(Closed):
+    """A small Llama, initialised at random, with the demo world's tokenizer."""
+
+    hidden: int = Field(128, ge=8)
+    layers: int = Field(4, ge=1)
+    heads: int = Field(4, ge=1)
+    feed_forward: int = Field(384, ge=8)
+
+
+class ModelConfig(Closed):
+    """`path`: a Hugging Face model directory; without it the model is made from `scratch`."""
+
+    path: str | None = None
+    scratch: ScratchConfig = ScratchConfig()
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    max_context: int = Field(1024, ge=32)
+
+
+class WorldConfig(Closed):
+    kind: Literal["counterfactual", "facts"] = "counterfactual"
+    entities: dict[str, int] = {"train": 5600, "dev": 300, "test": 900}  # per split, counterfactual only
+    questions: dict[str, int] = {"train": 9000, "dev": 240, "test": 1200}
+
+
+class DataConfig(Closed):
+    """The run's own world, or files: a corpus and questions of each split."""
+
+    world: WorldConfig | None = WorldConfig()
+    corpus: str | None = None
+    train: str | None = None
+    dev: str | None = None
+    test: str | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DataConfig:
+        files = (self.corpus, self.train, self.dev, self.test)
+        if self.world is None and not all(files):
+            raise ValueError("set data.world, or all of data.corpus, data.train, data.dev and data.test")
+        if self.world is not None and any(files):
+            raise ValueError("data.world and data files exclude each other; set data.world to null to use files")
+        return self
+
+
+class RetrieverConfig(Closed):
+    kind: Literal["bm25", "dense", "hybrid"] = "bm25"
+    encoder: str = "minilm"  # "minilm": the packaged all-MiniLM-L6-v2; else a sentence-transformers directory
+
+
+class EngineConfig(Closed):
+    max_batch: int = Field(128, ge=1)  # rows in flight
+    in_flight: int = Field(256, ge=1)  # episodes in flight
+
+
+class SftConfig(Closed):
+    """`batch` in rows (turns). `mix`: share of rows of each role; empty takes them as episodes have them."""
+
+    steps: int = Field(1000, ge=0)
+    batch: int = Field(16, ge=1)
+    lr: float = Field(2e-3, gt=0)
+    optimizer: OptimizerConfig = OptimizerConfig()
+    errors: TeacherErrors = TeacherErrors()
+    mix: dict[str, float] = {}
+    checkpoint_every: int = Field(250, ge=1)
+    keep: int = Field(2, ge=1)
+
+
+class GuardConfig(Closed):
+    """Collapse: the dev score stays under `fraction` of its best for `patience` evaluations; then the best is restored."""
+
+    fraction: float = Field(0.5, ge=0, le=1)
+    patience: int = Field(2, ge=1)
+    rollbacks: int = Field(1, ge=0)
+
+
+class RlConfig(Closed):
+    """`questions` per step, each with `group` rollouts. `refill`: extra rounds of sampling for groups without variance."""
+
+    steps: int = Field(200, ge=0)
+    questions: int = Field(8, ge=1)
+    group: int = Field(8, ge=1)
+    temperature: float = Field(1.0, gt=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    refill: int = Field(1, ge=0)
+    optimizer: OptimizerConfig = OptimizerConfig()
+    max_tokens: int = Field(8192, ge=64)  # padded tokens of a micro-batch
+    ratio_gate: float = Field(1e-4, gt=0)
+    shuffle_rewards: bool = False  # a control: rewards permuted inside groups
+    eval_every: int = Field(10, ge=1)
+    dev: int = Field(120, ge=1)  # questions of an in-loop evaluation
+    checkpoint_every: int = Field(10, ge=1)
+    keep: int = Field(2, ge=1)
+    guard: GuardConfig = GuardConfig()
+    traces: int = Field(2, ge=0)  # episodes kept for the report at every evaluation
+
+
+class EvalConfig(Closed):
+    n: int = Field(1000, ge=1)
+    bootstrap: int = Field(2000, ge=100)
+    traces: int = Field(60, ge=0)
+
+
+class RunConfig(Closed):
+    name: str = "run"
+    seed: int = 0
+    lockstep: bool = False
+    threads: int | None = None  # torch threads; None leaves the default
+    method: AnyMethodConfig = Field(default_factory=DecorConfig, discriminator="name")
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    retriever: RetrieverConfig = RetrieverConfig()
+    engine: EngineConfig = EngineConfig()
+    sft: SftConfig = SftConfig()
+    rl: RlConfig = RlConfig()
+    eval: EvalConfig = EvalConfig()
+
+    @property
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """A YAML file with `key.sub=value` overrides, values in YAML."""
+    try:
+        data = yaml.safe_load(path.read_text()) or {}
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such config file; see configs/ for examples") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error.__class__.__name__})") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: a config is a mapping of keys to values")
+    for override in overrides:
+        _override(data, override)
+    return make_config(data, str(path))
+
+
+def make_config(data: dict[str, Any], origin: str) -> RunConfig:
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise InputError(f"{origin}: {describe(error)}") from None
+
+
+def describe(error: ValidationError) -> str:
+    """The first fault of a validation, as one line with the key's full name."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "config"
+    reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{where}: {reason}{more}"
+
+
+def read_json_config(text: str) -> RunConfig:
+    return make_config(json.loads(text), "config")
+
+
+def _override(data: dict[str, Any], override: str) -> None:
+    key, separator, value = override.partition("=")
+    if not separator or not key:
+        raise InputError(f"override {override!r}: write key.sub=value")
+    *parents, last = key.split(".")
+    at = data
+    for parent in parents:
+        child = at.setdefault(parent, {})
+        if child is None:
+            child = at[parent] = {}
+        if not isinstance(child, dict):
+            raise InputError(f"override {override!r}: {parent} is a value, not a section")
+        at = child
+    try:
+        at[last] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise InputError(f"override {override!r}: the value is not YAML") from None

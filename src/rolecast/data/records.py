@@ -1,0 +1,327 @@
+"""Our own files: questions and corpora as JSONL, one object a line, plain or gzip.
+
+Readers check every row; a fault is one `InputError` with file, line, reason and next step. Writers leave a whole file
+or none.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Annotated, Any, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from rolecast.errors import InputError
+from rolecast.types import Gold, Hop, Passage, Question
+
+QUESTION_SHAPE = 'a row is {"id": "q1", "question": "…", "answers": ["…"]}'
+CORPUS_SHAPE = 'a row is {"id": "p1", "title": "…", "text": "…"} or {"id": "p1", "contents": "\\"Title\\"\\ntext"}'
+HALF_PAIR = "a text holds half of a surrogate pair; mend or leave out the row"
+_GZIP = b"\x1f\x8b"
+
+
+class RowError(ValueError):
+    """What is wrong with a row and what to do about it. Who knows the file says where."""
+
+
+def _filled(text: str) -> str:
+    if not text.strip():
+        raise PydanticCustomError("empty", "is empty")
+    return text
+
+
+def _with_gold(answers: list[str]) -> list[str]:
+    if not answers:
+        raise PydanticCustomError("no_gold", "question without gold")
+    return answers
+
+
+Filled = Annotated[str, AfterValidator(_filled)]
+Answers = Annotated[list[Filled], AfterValidator(_with_gold)]
+
+
+class HopRow(BaseModel):
+    """A hop as it stands in a file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    subject: str
+    relation: str
+    object: str
+    fact: str
+    passage: str
+    query: str
+
+
+class QuestionRow(BaseModel):
+    """A question as it stands in a file. Tuples inside `given` come back as lists."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    id: Filled
+    question: Filled
+    answers: Answers
+    type: str = ""
+    hops: int = Field(default=0, ge=0)
+    chain: list[HopRow] = []
+    passages: list[Filled] = []
+    given: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, question: Question) -> QuestionRow:
+        gold = question.gold
+        return cls(
+            id=question.id,
+            question=question.text,
+            answers=list(gold.answers),
+            type=question.type,
+            hops=question.hops,
+            chain=[HopRow(**asdict(hop)) for hop in gold.chain],
+            passages=list(gold.passages),
+            given=dict(question.given),
+        )
+
+    def to_question(self) -> Question:
+        chain = tuple(Hop(**hop.model_dump()) for hop in self.chain)
+        gold = Gold(tuple(self.answers), chain, tuple(self.passages))
+        return Question(self.id, self.question, gold, self.type, self.hops, self.given)
+
+
+class CorpusRow(BaseModel):
+    """A passage as it stands in a file: ours, or Search-R1's, whose first line is the title. Other keys are left out."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+    id: Filled
+    title: str | None = None
+    text: str | None = None
+    contents: str | None = None
+
+    def to_passage(self) -> Passage:
+        title, text = self.title, self.text
+        if text is None and self.contents is not None:
+            title, text = split_contents(self.contents)
+        if text is None or title is None:
+            raise RowError(f"key {'text' if text is None else 'title'!r} is missing; {CORPUS_SHAPE}")
+        if not text.strip():
+            raise RowError(f"passage {self.id!r} has an empty text; leave the row out or fill it")
+        return Passage(self.id, title, text)
+
+
+def split_contents(contents: str) -> tuple[str, str]:
+    """Title and text of Search-R1's form `"Title"\\ntext`."""
+    title, newline, text = contents.partition("\n")
+    if not newline:
+        raise RowError(f"'contents' has no title line; {CORPUS_SHAPE}")
+    title = title.strip()
+    quoted = len(title) > 1 and title[0] == title[-1] == '"'
+    return (title[1:-1] if quoted else title), text
+
+
+def describe(error: ValidationError, step: str) -> str:
+    """The first fault of a validation, and `step`, which puts it right."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    match first["type"]:
+        case "no_gold":
+            return f"{first['msg']}; give it an answer or leave it out"
+        case "missing":
+            return f"key {key!r} is missing; {step}"
+        case "extra_forbidden":
+            return f"unknown key {key!r}; {step}"
+        case "empty":
+            return f"{key!r} is empty; {step}"
+        case _:
+            return f"{key!r}: {first['msg'][:1].lower()}{first['msg'][1:]}; {step}"
+
+
+def fault(where: object, reason: str) -> InputError:
+    """One line, whatever the reason quotes."""
+    return InputError(f"{where}: {' '.join(reason.split())}")
+
+
+def opened(path: Path) -> IO[bytes]:
+    """A file for reading; gzip is told by its first bytes, since downloads lose their suffix."""
+    with path.open("rb") as file:
+        compressed = file.read(2) == _GZIP
+    return cast(IO[bytes], gzip.open(path, "rb")) if compressed else path.open("rb")
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Number and object of every line that is not blank."""
+    number = 0
+    try:
+        with opened(path) as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, _object(line, f"{path}, line {number}")
+    except FileNotFoundError:
+        raise fault(path, "no such file; check the path") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise fault(f"{path}, line {number + 1}", f"cannot be read ({error}); check the path or fetch the file again") from None
+
+
+def _object(line: bytes, where: str) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:  # bad JSON or bad UTF-8
+        raise fault(where, f"not JSON ({error}); write one JSON object a line") from None
+    if not isinstance(row, dict):
+        raise fault(where, f"not an object but {type(row).__name__}; write one JSON object a line")
+    if b"\\ud" in line.lower():  # JSON can spell half a surrogate pair, which no file or tokenizer takes
+        try:
+            _encoded(row)
+        except RowError as error:
+            raise fault(where, str(error)) from None
+    return row
+
+
+def _encoded(row: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise RowError(HALF_PAIR) from None
+
+
+def read_questions(path: Path) -> list[Question]:
+    """At least one question; ids are unique."""
+    lines: dict[str, int] = {}
+    questions = []
+    for number, raw in json_lines(path):
+        try:
+            question = QuestionRow.model_validate(raw).to_question()
+            _once(lines, question.id, number)
+        except ValidationError as error:
+            raise fault(f"{path}, line {number}", describe(error, QUESTION_SHAPE)) from None
+        except RowError as error:
+            raise fault(f"{path}, line {number}", str(error)) from None
+        questions.append(question)
+    if not questions:
+        raise fault(path, f"no questions; {QUESTION_SHAPE}")
+    return questions
+
+
+def iter_corpus(path: Path) -> Iterator[Passage]:
+    """Passages one at a time, for corpora that do not fit into memory; ids are unique, and there is at least one."""
+    lines: dict[str, int] = {}
+    for number, raw in json_lines(path):
+        try:
+            passage = CorpusRow.model_validate(raw).to_passage()
+            _once(lines, passage.id, number)
+        except ValidationError as error:
+            raise fault(f"{path}, line {number}", describe(error, CORPUS_SHAPE)) from None
+        except RowError as error:
+            raise fault(f"{path}, line {number}", str(error)) from None
+        yield passage
+    if not lines:
+        raise fault(path, f"the corpus is empty; {CORPUS_SHAPE}")
+
+
+def read_corpus(path: Path) -> list[Passage]:
+    return list(iter_corpus(path))
+
+
+def _once(lines: dict[str, int], id: str, number: int) -> None:
+    if id in lines:
+        raise RowError(f"id {id!r} is already on line {lines[id]}; give every row its own")
+    lines[id] = number
+
+
+class JsonlWriter:
+    """Rows go to a temporary name in the same folder; `path` appears when the block ends without an error.
+
+    Without a row there is no file, and what stood at `path` stays. A name ending in .gz is compressed, with no time
+    stamp, so that the same rows give the same bytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = 0
+        self._temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        self._raw: IO[bytes] | None = None
+        self._out: IO[bytes] | None = None
+
+    def __enter__(self) -> JsonlWriter:
+        return self
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        line = _encoded(row) + b"\n"
+        try:
+            if self._out is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._raw = self._out = self._temporary.open("xb")
+                if self.path.suffix == ".gz":
+                    self._out = cast(IO[bytes], gzip.GzipFile(filename="", mode="wb", fileobj=self._raw, mtime=0))
+            self._out.write(line)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        self.rows += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._raw is None or self._out is None:
+            return
+        try:
+            if self._out is not self._raw:
+                self._out.close()
+            self._raw.flush()
+            os.fsync(self._raw.fileno())
+            self._raw.close()
+            if error is None:
+                os.replace(self._temporary, self.path)
+        except OSError as cause:
+            raise self._unwritable(cause) from None
+        finally:
+            self._raw.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def _unwritable(self, error: OSError) -> InputError:
+        return fault(self.path, f"cannot be written ({error.strerror or error}); choose another place or make room")
+
+
+def question_row(question: Question) -> dict[str, Any]:
+    """The row of a question that `read_questions` will take."""
+    try:
+        return QuestionRow.of(question).model_dump()
+    except ValidationError as error:
+        raise RowError(f"question {question.id!r}: {describe(error, 'mend what made it')}") from None
+
+
+def passage_row(passage: Passage) -> dict[str, Any]:
+    """The row of a passage that `read_corpus` will take."""
+    row = {"id": passage.id, "title": passage.title, "text": passage.text}
+    try:
+        CorpusRow.model_validate(row).to_passage()
+    except ValidationError as error:
+        raise RowError(f"passage {passage.id!r}: {describe(error, 'mend what made it')}") from None
+    return row
+
+
+def write_questions(path: Path, questions: Iterable[Question]) -> None:
+    _write(path, ((question.id, question_row(question)) for question in questions), "questions")
+
+
+def write_corpus(path: Path, passages: Iterable[Passage]) -> None:
+    _write(path, ((passage.id, passage_row(passage)) for passage in passages), "passages")
+
+
+def _write(path: Path, rows: Iterable[tuple[str, Mapping[str, Any]]], what: str) -> None:
+    """Writes nothing that the reader of the same file would refuse."""
+    lines: dict[str, int] = {}
+    with JsonlWriter(path) as out:
+        try:
+            for number, (id, row) in enumerate(rows, 1):
+                _once(lines, id, number)
+                out.write(row)
+        except RowError as error:
+            raise fault(f"{path}, line {out.rows + 1}", str(error)) from None
+    if not lines:
+        raise fault(path, f"no {what} to write; an empty file would be refused later")

@@ -1,0 +1,29 @@
+"""Errors that name the object and the next step.
+
+`InputError` is for what a user can put right: the command line prints it as one line on stderr and exits with 2.
+Everything else derived from `RolecastError` stops a run with a named reason and exit code 1.
+"""
+
+
+class RolecastError(Exception):
+    """A run cannot go on, for a reason that has a name."""
+
+
+class InputError(RolecastError):
+    """The user's input is at fault: a bad key, file, row or argument."""
+
+
+class ArtifactError(RolecastError):
+    """A committed artifact is missing, incomplete or does not match its manifest."""
+
+
+class RatioGateError(RolecastError):
+    """On the first on-policy minibatch the policy disagrees with the log-probs that it was sampled with."""
+
+
+class EmptyUpdateError(RolecastError):
+    """A step would train on nothing."""
+
+
+class CollapseError(RolecastError):
+    """The policy fell below the collapse threshold and rolling back did not help."""

@@ -1,0 +1,329 @@
+"""The run's report: one HTML file with everything inside, to open from disk or as a pipeline artifact.
+
+Python computes what needs no interaction (headline, tables, which metric belongs to which chart); `charts.js` and
+`browser.js` in `templates/` draw the curves and the trajectory browser from embedded JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from math import isfinite
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from rolecast.rewards.text import exact_match
+
+Json = dict[str, Any]
+
+STAGES = {"base": "Base model", "sft": "SFT", "rl": "RL", "rl_train": "RL, training rollouts"}  # in the order of training
+FAMILIES = {  # of metrics, in the order of the charts
+    "reward": "Reward",
+    "dev": "Dev set: EM and F1",
+    "valid": "Valid actions",
+    "tokens": "Length, tokens",
+    "entropy": "Entropy",
+    "ratio": "Importance ratio",
+    "clip_fraction": "Clipped fraction",
+    "kl": "KL to the reference",
+    "loss": "Loss",
+    "nll": "Negative log-likelihood",
+    "grad_norm": "Gradient norm",
+    "lr": "Learning rate",
+    "critic": "Critic",
+}
+ALIASES = {"length": "tokens", "clip": "clip_fraction", "rewards": "reward"}
+TRACE: Json = {
+    "id": "", "question": "", "type": "", "hops": 0, "answer": None, "status": "ok", "searches": 0,
+    "retrieved": [], "gold_passages": [], "rewards": [],
+}  # fmt: skip
+THREAD: Json = {"role": "", "probe": False}
+TURN: Json = {"kind": "observation", "text": "", "tokens": 0, "sources": [], "valid": True, "logprob": None, "rewards": []}
+PER_ROLE = frozenset({"valid", "entropy", "ratio", "clip_fraction", "nll"})  # families whose lines name roles
+
+
+def render_report(
+    summary: Mapping[str, Any], curves: Mapping[str, Sequence[Mapping[str, Any]]], traces: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> str:
+    """One HTML page. `summary` holds the numbers, `curves` the rows of each stage's metrics, `traces` what `trace` made.
+
+    Whatever is missing is left out; numbers that are not finite count as missing.
+    """
+    roles = role_names(curves, traces)
+    payload: Json = {
+        "roles": roles,
+        "stages": STAGES,
+        "curves": [{"stage": stage, "charts": drawn} for stage in reversed(_ordered(curves)) if (drawn := charts(curves[stage], roles))],
+        "traces": {stage: [_shown_trace(item) for item in traces[stage]] for stage in _ordered(traces)},
+    }
+    script = "".join(map(_asset, ("dom.js", "charts.js", "browser.js")))
+    environment = Environment(
+        loader=PackageLoader("rolecast.evaluation", "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )  # fmt: skip
+    environment.filters |= {"percent": percent, "count": _count, "decimal": _decimal, "duration": duration}
+    method, config = summary.get("method"), summary.get("config")
+    stages = stage_scores(summary)
+    return environment.get_template("report.html.jinja").render(
+        title=summary.get("title") or (f"Rolecast, {method}" if method else "Rolecast"),
+        method=method,
+        seed=summary.get("seed"),
+        headline=headline(stages),
+        stages=stages,
+        breakdowns=breakdowns(summary, stages),
+        controls=_controls(summary),
+        seconds=_seconds(summary),
+        config=json.dumps(finite(config), indent=2, ensure_ascii=False) if config else "",
+        has_curves=bool(payload["curves"]),
+        has_traces=any(payload["traces"].values()),
+        data=Markup(_script_json(payload)),
+        style=Markup(_asset("report.css")),
+        script=Markup(script),
+        # The page's policy lets this one script run, so that even a hole in our escaping could not run model output.
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def headline(stages: Sequence[Json]) -> str:
+    """One sentence: how the last stage's exact match compares with that of the stage before."""
+    if not stages:
+        return "This run has no evaluation yet."
+    last = stages[-1]
+    if len(stages) == 1:
+        return f"Exact match after {last['label']} is {_with_interval(last)}{_questions(last)}."
+    before = stages[-2]
+    change = last["em"] - before["em"]
+    if percent(last["em"]) == percent(before["em"]):
+        sentence = f"{last['label']} leaves exact match at {_with_interval(last)}{_questions(before, last)}"
+    else:
+        verb = "raises" if change > 0 else "lowers"
+        sentence = f"{last['label']} {verb} exact match from {_with_interval(before)} to {_with_interval(last)}{_questions(before, last)}"
+    bounds = before["low"], before["high"], last["low"], last["high"]
+    if change and None not in bounds and last["low"] <= before["high"] and before["low"] <= last["high"]:
+        sentence += "; the 95 % intervals overlap"
+    return sentence + "."
+
+
+def stage_scores(summary: Mapping[str, Any]) -> list[Json]:
+    """The overall scores of every stage that has an exact match, in the order of training."""
+    results = _mapping(summary.get("stages"))
+    scores = [(stage, score(results[stage])) for stage in _ordered(results)]
+    extras = ("cem", "tokens_per_question", "searches_per_question")
+    return [
+        {"stage": stage, "label": _label(stage), **found, **{name: number(results[stage].get(name)) for name in extras}}
+        for stage, found in scores
+        if found
+    ]
+
+
+def breakdowns(summary: Mapping[str, Any], stages: Sequence[Json]) -> list[Json]:
+    """A table by hops and one by type: for each group, the score of every stage that has it."""
+    results = _mapping(summary.get("stages"))
+    tables = []
+    for key, title in (("by_hops", "By hops"), ("by_type", "By type")):
+        parts = {stage["stage"]: _mapping(results[stage["stage"]].get(key)) for stage in stages}
+        groups = sorted({group for part in parts.values() for group in part}, key=_natural)
+        rows = []
+        for group in groups:
+            scores = [{"label": stage["label"], **(score(parts[stage["stage"]].get(group)) or {})} for stage in stages]
+            rows.append({"label": _hops(str(group)) if key == "by_hops" else group, "scores": [s for s in scores if "em" in s]})
+        rows = [row for row in rows if row["scores"]]
+        if rows:
+            tables.append({"title": title, "rows": rows})
+    return tables
+
+
+def score(result: Any) -> Json | None:
+    """Exact match with its interval and what else a table shows; None without an exact match."""
+    result = _mapping(result)
+    em = number(result.get("em"))
+    if em is None:
+        return None
+    interval = result.get("ci95")
+    low, high = map(number, interval) if isinstance(interval, Sequence) and len(interval) == 2 else (None, None)
+    if low is None or high is None:
+        low = high = None
+    return {"em": em, "low": low, "high": high, "f1": number(result.get("f1")), "n": number(result.get("n"))}
+
+
+def role_names(curves: Mapping[str, Sequence[Mapping[str, Any]]], traces: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Every role once. Its place in the list is its colour everywhere, so those of the episodes come in speaking order."""
+    spoken = [thread.get("role", "") for stage in _ordered(traces) for item in traces[stage] for thread in item.get("threads", ())]
+    names = map(_family, _metric_names(row for rows in curves.values() for row in rows))
+    measured = [series for family, series in names if family in PER_ROLE and series and "/" not in series]
+    return list(dict.fromkeys([*spoken, *measured]))
+
+
+def charts(rows: Sequence[Mapping[str, Any]], roles: Sequence[str]) -> list[Json]:
+    """One chart per family of metrics, one line per role; metrics of no family get a chart each, marked `other`."""
+    by_step: dict[float, Json] = {}
+    for row in rows:  # rows of one step belong together; after a resume the later one counts
+        if (step := number(row.get("step"))) is not None:
+            by_step[step] = {**by_step.get(step, {}), **row}
+    ordered = [(int(step) if step.is_integer() else step, by_step[step]) for step in sorted(by_step)]
+    found: dict[tuple[int, str], Json] = {}
+    for name in _metric_names(by_step.values()):
+        family, series = _family(name)
+        if family == "tokens" and series and series not in roles:  # tokens/sampled: a total, on a scale of its own
+            family, series = "", name
+        title = FAMILIES.get(family, "")
+        if family in ("critic", ""):  # metrics with scales of their own: a chart each
+            parts = series.split("/")
+            series = next((part for part in parts if part in roles), "")
+            title = " ".join([title, "/".join(part for part in parts if part != series)]).strip() or name
+        place = list(FAMILIES).index(family) if family else len(FAMILIES)
+        chart = found.setdefault((place, title), {"title": title, "other": not family, "lines": []})
+        points = [[step, number(row[name])] for step, row in ordered if name in row]
+        chart["lines"].append({"name": series or "all", "role": roles.index(series) if series in roles else None, "points": points})
+    for chart in found.values():
+        chart["lines"].sort(key=lambda line: len(roles) if line["role"] is None else line["role"])
+    return [found[key] for key in sorted(found)]
+
+
+def _family(name: str) -> tuple[str, str]:
+    """The family of a metric and which of its lines this is; an unknown metric has family ""."""
+    parts = name.split("/")
+    if "critic" in parts:
+        return "critic", "/".join(part for part in parts if part != "critic")
+    if parts[0] == "dev":
+        return ("dev", "/".join(parts[1:])) if re.match(r"(em|f1|cem)\b", "/".join(parts[1:])) else ("", name)
+    for i, part in enumerate(parts):
+        family = ALIASES.get(part, part)
+        if family in FAMILIES and family != "dev":
+            return family, "/".join(parts[:i] + parts[i + 1 :])
+    return "", name
+
+
+def _metric_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Names with a number in some row. NaN and null are gaps in a line, text is no metric."""
+    names: dict[str, bool] = {}
+    for row in rows:
+        for name, value in row.items():
+            numeric = isinstance(value, int | float) and not isinstance(value, bool)
+            names[name] = names.get(name, False) or numeric
+    return [name for name, numeric in names.items() if numeric and name != "step"]
+
+
+def _shown_trace(item: Mapping[str, Any]) -> Json:
+    """The trace with its exact match (None where no gold answer is known) and with whatever an older trace may lack."""
+    golds = [str(gold) for gold in item.get("golds") or ()]
+    em = exact_match(str(item.get("answer") or ""), golds) if golds else None
+    threads = [
+        {**thread, "turns": [{**TURN, **turn} for turn in thread.get("turns", ())]}
+        for thread in ({**THREAD, **thread} for thread in item.get("threads", ()))
+    ]
+    return {**TRACE, **item, "golds": golds, "threads": threads, "em": em}
+
+
+def _controls(summary: Mapping[str, Any]) -> list[Json]:
+    """Controls that are scores get a bar; other objects are listed key by key."""
+    rows = []
+    for name, value in _mapping(summary.get("controls")).items():
+        pairs = value.items() if isinstance(value, Mapping) else [("", value)]
+        items = [(str(key).replace("_", " "), _shown(item)) for key, item in pairs]
+        rows.append({"label": str(name).replace("_", " "), "score": score(value), "values": items})
+    return rows
+
+
+def _seconds(summary: Mapping[str, Any]) -> list[Json]:
+    found = [(stage, number(value)) for stage, value in _mapping(summary.get("seconds")).items()]
+    known = [(stage, value) for stage, value in found if value is not None]
+    longest = max((value for _, value in known), default=0.0) or 1.0
+    return [{"label": _label(stage), "seconds": value, "share": value / longest} for stage, value in known]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def number(value: Any) -> float | None:
+    """`value` as a float if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if isfinite(value) else None
+
+
+def finite(value: Any) -> Any:
+    """`value` as JSON allows it: NaN and infinities are null, mappings and sequences plain, anything else its text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, Iterable):
+        return [finite(item) for item in value]
+    return str(value)
+
+
+def _script_json(value: Any) -> str:
+    """JSON for a script element. Without "<" nothing in the data can end the element or open a comment in it."""
+    text = json.dumps(finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _asset(name: str) -> str:
+    return (files("rolecast.evaluation") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _ordered(stages: Iterable[str]) -> list[str]:
+    """Known stages in the order of training, then the others as they come."""
+    known = list(STAGES)
+    return sorted(stages, key=lambda stage: known.index(stage) if stage in known else len(known))
+
+
+def _label(stage: str) -> str:
+    return STAGES.get(stage, str(stage).replace("_", " "))
+
+
+def _hops(group: str) -> str:
+    return f"{group} hop" if group == "1" else f"{group} hops"
+
+
+def _natural(group: object) -> tuple[bool, float, str]:
+    text = str(group)
+    return not text.isdigit(), float(text) if text.isdigit() else 0.0, text
+
+
+def _with_interval(result: Json) -> str:
+    interval = "" if result["low"] is None else f" [{100 * result['low']:.1f}, {100 * result['high']:.1f}]"
+    return percent(result["em"]) + interval
+
+
+def _questions(*results: Json) -> str:
+    counts = list(dict.fromkeys(result["n"] for result in results if result["n"] is not None))
+    return f" on {' and '.join(map(_count, counts))} held-out questions" if counts else ""
+
+
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _decimal(value: float) -> str:
+    return f"{value:,.1f}" if abs(value) < 1000 else _count(value)
+
+
+def _shown(value: Any) -> str:
+    known = number(value)
+    if known is not None:
+        return _count(known) if known.is_integer() or abs(known) >= 1000 else f"{known:.4g}"
+    if value is None or isinstance(value, float):
+        return "–"
+    return value if isinstance(value, str) else json.dumps(finite(value), ensure_ascii=False)

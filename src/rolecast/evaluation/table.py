@@ -1,0 +1,31 @@
+"""Results as a text table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
+    """One row per stage: EM with its interval, F1, EM by hops, cost per question."""
+    hops = sorted({h for result in stages.values() for h in result["by_hops"]})
+    head = ["stage", "EM", "95 % interval", "F1", *[f"{h} hop{'s' if h != '1' else ''}" for h in hops], "tokens", "searches", "n"]
+    rows = []
+    for stage, result in stages.items():
+        low, high = result["ci95"]
+        by_hops = [f"{100 * result['by_hops'][h]['em']:.1f}" if h in result["by_hops"] else "–" for h in hops]
+        cost = [f"{result['tokens_per_question']:.0f}", f"{result['searches_per_question']:.1f}", str(result["n"])]
+        rows.append([stage, f"{100 * result['em']:.1f}", f"{100 * low:.1f} – {100 * high:.1f}", f"{100 * result['f1']:.1f}", *by_hops, *cost])
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = ["  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))) for row in [head, *rows]]
+    return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])
+
+
+def print_summary(path: Path) -> None:
+    summary = json.loads(path.read_text())
+    print(f"\n{summary['method']}, seed {summary['seed']}, held-out questions, greedy\n")
+    print(results_table(summary["stages"]))
+    print("\nseconds: " + ", ".join(f"{stage} {spent:.0f}" for stage, spent in summary["seconds"].items()))
+    print(f"summary: {path}\nreport:  {path.with_name(summary['report'])}")

@@ -1,0 +1,152 @@
+// Trajectories: filters, the list, and one episode as what each role saw, said and earned.
+
+const LIST_LIMIT = 300;
+const OUTCOMES = {
+  right: (trace) => trace.em === 1,
+  wrong: (trace) => trace.em === 0,
+  "ended early": (trace) => trace.status !== "ok",
+  "invalid action": (trace) => trace.threads.some(isFaulty),
+};
+const isFaulty = (thread) => thread.turns.some((turn) => turn.valid === false);
+
+function mark(trace) {
+  const [name, sign] = trace.em === null ? ["unknown", "–"] : trace.em === 1 ? ["right", "✓"] : ["wrong", "✗"];
+  return make(`span.mark.${name}`, { title: `exact match: ${name}` }, sign);
+}
+
+function rewardChip({ name, value, source, reason }) {
+  const tone = value === null ? "unscored" : value > 0 ? "good" : value < 0 ? "bad" : "zero";
+  const shown = value === null ? "unscored" : `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(Number(value.toFixed(3)))}`;
+  const tip = [reason || "no reason given", source && `source: ${source}`].filter(Boolean).join("\n");
+  const attributes = { tabindex: 0, "data-tip": tip, "aria-label": `${name} ${shown}, ${tip}` };
+  return make(`span.reward.${tone}`, attributes, name, make("b", {}, shown));
+}
+
+/** Text with its <tags> set off, so that a role's protocol can be seen at a glance. */
+function taggedText(spec, text) {
+  const pieces = text.split(/(<\/?[A-Za-z_][^<>\n]{0,40}>)/); // the odd ones are tags
+  return make(spec, {}, pieces.map((piece, i) => (i % 2 ? make("span.tag", {}, piece) : piece)));
+}
+
+function turnBox(turn, gold) {
+  const size = make("span", {}, count(turn.tokens, "token"));
+  if (turn.kind === "observation") {
+    const chips = turn.sources.map((source) => make(gold.has(source) ? "span.chip.gold" : "span.chip", {}, source));
+    return make("div.turn.saw", {}, make("div.meta", {}, make("b", {}, "saw"), chips, size), taggedText("pre.fold", turn.text));
+  }
+  return make(turn.valid ? "div.turn.said" : "div.turn.said.invalid", {},
+    make("div.meta", {}, make("b", {}, "said"), !turn.valid && make("span.flag", {}, "✗ invalid"), size,
+      turn.logprob !== null && make("span", {}, `mean log-prob ${turn.logprob.toFixed(3).replace("-", "−")}`),
+      turn.finish === "length" && make("span", {}, "cut at the length limit")),
+    taggedText("pre", turn.text),
+    turn.rewards.length > 0 && make("div.rewards", {}, make("b", {}, "earned"), turn.rewards.map(rewardChip)));
+}
+
+function threadBox(thread, i, threads, gold) {
+  const place = make("span.dim", {}, `thread ${i + 1} of ${threads.length}`);
+  return make(thread.probe ? "section.thread.probe" : "section.thread", { style: roleStyle(data.roles.indexOf(thread.role)) },
+    make("h4", {}, thread.role, thread.probe && make("span.chip", {}, "probe"), place),
+    thread.turns.map((turn) => turnBox(turn, gold)));
+}
+
+/** Retrieved passages once each with gold ones marked, then the gold ones that were never retrieved. */
+function passages(trace, gold) {
+  const times = new Map();
+  for (const id of trace.retrieved) times.set(id, (times.get(id) ?? 0) + 1);
+  const chips = [...times].map(([id, n]) =>
+    make(gold.has(id) ? "span.chip.gold" : "span.chip", {}, gold.has(id) && "★ ", id, n > 1 && ` ×${n}`));
+  const missed = [...gold].filter((id) => !times.has(id));
+  const score = gold.size > 0 && make("span.dim", {}, `${gold.size - missed.length} of ${gold.size} gold`);
+  return [score, chips.length === 0 && "nothing", ...chips, ...missed.map((id) => make("span.chip.missed", { title: "gold, never retrieved" }, "☆ ", id))];
+}
+
+/** Shows `trace` in `panel`; `twins` are the other episodes of its question, `open` goes to one. */
+function showTrace(panel, trace, twins, open) {
+  const gold = new Set(trace.gold_passages);
+  const threads = trace.threads.map((thread, i) => threadBox(thread, i, trace.threads, gold));
+  const jump = (i) => () => threads[i].scrollIntoView({ behavior: "smooth", block: "start" });
+  const steps = trace.threads.map((thread, i) =>
+    make("button.step", { type: "button", style: roleStyle(data.roles.indexOf(thread.role)), click: jump(i) },
+      thread.role, isFaulty(thread) && make("span.flag", {}, "✗")));
+  const links = twins.slice(0, 8).map((twin) =>
+    make("button.twin", { type: "button", click: () => open(twin) }, mark(twin), stageLabel(twin.stage)));
+  const early = trace.status !== "ok" && `ended early: ${trace.status}`;
+  const facts = [stageLabel(trace.stage), trace.hops > 0 && count(trace.hops, "hop"), trace.type, count(trace.searches, "search"), early];
+  const field = (name, ...value) => [make("dt", {}, name), make("dd", {}, ...value)];
+  panel.replaceChildren(
+    make("p.eyebrow", {}, facts.filter(Boolean).map((fact) => make("span", {}, fact)), make("span.id", {}, trace.id)),
+    make("h3.question", {}, mark(trace), make("span", {}, trace.question)),
+    make("dl", {},
+      field("Answer", trace.answer === null ? make("i", {}, "none") : make("b", {}, trace.answer)),
+      field("Gold", trace.golds.length ? trace.golds.join(" · ") : "unknown"),
+      field("Retrieved", passages(trace, gold)),
+      trace.rewards.length > 0 && field("Episode earned", trace.rewards.map(rewardChip)),
+      links.length > 0 && field("Same question", links)),
+    make("div.steps", {}, steps), ...threads);
+  for (const pre of panel.querySelectorAll("pre.fold")) {
+    if (pre.scrollHeight <= pre.clientHeight + 4) continue; // it fits into the twelve lines
+    const flip = (event) => { event.target.textContent = pre.classList.toggle("open") ? "Show less" : "Show all"; };
+    pre.after(make("button.more", { type: "button", click: flip }, "Show all"));
+  }
+}
+
+function browseTraces(form) {
+  const [list, panel, found] = ["list", "detail", "found"].map((id) => document.getElementById(id));
+  const all = Object.entries(data.traces).flatMap(([stage, traces]) => traces.map((trace) => ({ ...trace, stage })));
+  for (const trace of all) { // what the text filter looks at
+    const said = trace.threads.flatMap((thread) => thread.turns.map((turn) => turn.text));
+    trace.text = [trace.id, trace.question, trace.answer, ...trace.golds, ...said].join("\n").toLowerCase();
+  }
+  const choices = (name) => [...new Set(all.map((trace) => trace[name]))].filter(Boolean).sort();
+  const offer = (name, values, label = String) =>
+    form.elements[name].append(...["", ...values].map((value) => make("option", { value }, value === "" ? "all" : label(value))));
+  offer("stage", Object.keys(data.traces), stageLabel);
+  offer("hops", choices("hops"));
+  offer("type", choices("type"));
+  offer("outcome", Object.keys(OUTCOMES).filter((name) => all.some(OUTCOMES[name])));
+
+  let rows = new Map(), current = null;
+  const open = (trace) => {
+    rows.get(current)?.removeAttribute("aria-current");
+    rows.get(trace)?.setAttribute("aria-current", "true");
+    current = trace;
+    showTrace(panel, trace, all.filter((other) => other !== trace && other.question === trace.question), open);
+  };
+  const row = (trace) => {
+    const facts = [stageLabel(trace.stage), trace.hops > 0 && count(trace.hops, "hop"), trace.type, trace.status !== "ok" && trace.status];
+    const label = make("span", {}, trace.question, make("small", {}, facts.filter(Boolean).join(" · ")));
+    return make("button.row", { type: "button", click: () => open(trace) }, mark(trace), label);
+  };
+  const update = () => {
+    const wanted = Object.fromEntries(new FormData(form));
+    const same = (trace, name) => wanted[name] === "" || String(trace[name]) === wanted[name];
+    const matching = all.filter((trace) =>
+      ["stage", "hops", "type"].every((name) => same(trace, name)) &&
+      (wanted.outcome === "" || OUTCOMES[wanted.outcome](trace)) &&
+      trace.text.includes(wanted.text.trim().toLowerCase()));
+    rows = new Map(matching.slice(0, LIST_LIMIT).map((trace) => [trace, row(trace)]));
+    const hidden = matching.length - rows.size;
+    const more = make("p.hint", {}, `${hidden.toLocaleString("en")} more: narrow the filters.`);
+    list.replaceChildren(...rows.values(), ...(hidden ? [more] : []));
+    const scored = matching.filter((trace) => trace.em !== null);
+    const share = scored.length ? `, ${((100 * scored.filter(OUTCOMES.right).length) / scored.length).toFixed(0)} % right` : "";
+    found.textContent = `${matching.length.toLocaleString("en")} of ${all.length.toLocaleString("en")}${share}`;
+    if (matching.includes(current)) rows.get(current)?.setAttribute("aria-current", "true");
+    else if (matching.length) open(matching[0]);
+    else panel.replaceChildren(make("p.hint", {}, "No trajectory matches the filters."));
+    if (!matching.length) current = null;
+  };
+  list.addEventListener("keydown", (event) => {
+    const side = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
+    const next = side && document.activeElement[side];
+    if (!next?.matches("button")) return;
+    event.preventDefault();
+    next.focus();
+    next.click();
+  });
+  form.addEventListener("input", update);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  update();
+}
+
+if (document.getElementById("filters")) browseTraces(document.getElementById("filters"));

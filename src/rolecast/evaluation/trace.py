@@ -1,0 +1,65 @@
+"""An episode as JSON: what the report and the trace page show of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from math import isfinite
+from statistics import fmean
+from typing import Any
+
+from rolecast.types import Action, Observation, Reward, Thread, Trajectory
+
+
+def trace(trajectory: Trajectory) -> dict[str, Any]:
+    """The episode's question, outcome, rewards and threads, in the order in which they happened."""
+    t, q = trajectory, trajectory.question
+    actions = {action.id for action in t.actions}
+    rewards: dict[str, list[Reward]] = defaultdict(list)
+    for reward in t.rewards:
+        # What is on no action counts as the episode's, so that a reward with an unknown `on` is shown rather than lost.
+        rewards[reward.on if reward.on in actions else t.id].append(reward)
+    return {
+        "id": t.id,
+        "question": q.text,
+        "type": q.type,
+        "hops": q.hops,
+        "golds": list(q.gold.answers),
+        "answer": t.answer,
+        "status": t.status,
+        "searches": t.searches,
+        "retrieved": list(t.retrieved),
+        "gold_passages": list(q.gold.passages),
+        "rewards": [_reward(reward) for reward in rewards[t.id]],
+        "threads": [_thread(thread, rewards) for thread in t.threads],
+    }
+
+
+def _thread(thread: Thread, rewards: dict[str, list[Reward]]) -> dict[str, Any]:
+    return {"id": thread.id, "role": thread.role, "probe": thread.probe, "turns": [_turn(turn, rewards) for turn in thread.turns]}
+
+
+def _turn(turn: Observation | Action, rewards: dict[str, list[Reward]]) -> dict[str, Any]:
+    if isinstance(turn, Observation):
+        return {"kind": "observation", "text": turn.text, "sources": list(turn.sources), "tokens": len(turn.ids)}
+    return {
+        "kind": "action",
+        "id": turn.id,
+        "text": turn.text,
+        "tokens": len(turn.ids),
+        "valid": turn.valid,
+        "finish": turn.finish,
+        "logprob": _mean(turn.logprobs),
+        "rewards": [_reward(reward) for reward in rewards[turn.id]],
+    }
+
+
+def _reward(reward: Reward) -> dict[str, Any]:
+    value = reward.value if reward.value is not None and isfinite(reward.value) else None
+    return {"name": reward.name, "value": value, "source": reward.source, "reason": reward.reason}
+
+
+def _mean(logprobs: Sequence[float]) -> float | None:
+    """None without tokens, and where one has no finite log-prob: JSON has no infinity."""
+    mean = fmean(logprobs) if logprobs else None
+    return mean if mean is not None and isfinite(mean) else None

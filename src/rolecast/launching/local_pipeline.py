@@ -1,0 +1,46 @@
+"""Runs the compiled job's pipeline on this machine, step by step, each step a process of its own (kfp.local)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from rolecast.config import RunConfig
+from rolecast.errors import InputError, RolecastError
+from rolecast.stages.run import PARENT, create
+
+log = logging.getLogger(__name__)
+
+
+def run_local(path: Path, config: RunConfig) -> None:
+    """Blocks until the pipeline ended. Finished stages of the run are found and not run again."""
+    try:
+        from kfp import local
+    except ImportError:
+        raise InputError("kfp is not installed; pip install 'rolecast[local]'") from None
+    from rolecast_pipelines.sft_rl_eval import sft_rl_eval
+
+    create(path, config)  # a folder with another run is refused here, in one line, not inside a step
+    local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(path / ".kfp"), raise_on_error=True)
+    os.environ[PARENT] = str(os.getpid())
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    try:
+        sft_rl_eval(run=str(path.resolve()), config=config.model_dump_json())
+    except RuntimeError as error:
+        raise RolecastError(f"a step of the pipeline failed: {' '.join(str(error).split())[:300]}; its output is above") from error
+    finally:
+        del os.environ[PARENT]
+
+
+def compile_pipeline(out: Path) -> None:
+    """Writes the pipeline's YAML, byte for byte the same for the same code."""
+    try:
+        from kfp import compiler
+    except ImportError:
+        raise InputError("kfp is not installed; pip install 'rolecast[control]'") from None
+    from rolecast_pipelines.sft_rl_eval import sft_rl_eval
+
+    if not out.parent.is_dir():
+        raise InputError(f"{out.parent} is no directory; create it or choose another --out")
+    compiler.Compiler().compile(sft_rl_eval, str(out))

@@ -1,0 +1,68 @@
+"""The models that a learner trains: a policy over tokens and, for estimators that need one, a critic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from rolecast.credit import Floats
+from rolecast.learner.batch import Padded, TokenBatch
+
+
+class Policy(nn.Module):
+    """Log-probs of trained tokens under a causal language model, at the temperature that they were sampled with."""
+
+    def __init__(self, model: PreTrainedModel, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.model = model
+        self.temperature = temperature
+
+    def forward(self, rows: Padded) -> tuple[Tensor, Tensor]:
+        """(log-prob, entropy) of each trained token, float32, both (trained,). Entropy carries no gradient."""
+        hidden = _hidden(self.model, rows)
+        logits = self.model.get_output_embeddings()(hidden[rows.row, rows.column - 1]).float() / self.temperature
+        logprobs = torch.log_softmax(logits, dim=-1)
+        chosen = logprobs.gather(-1, rows.ids[rows.row, rows.column][:, None]).squeeze(-1)
+        with torch.no_grad():
+            entropy = -(logprobs.exp() * logprobs).sum(-1)
+        return chosen, entropy
+
+
+class Critic(nn.Module):
+    """The value of the state that each trained token is drawn in: a scalar head on a language model's trunk."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+        self.head = nn.Linear(model.config.hidden_size, 1, dtype=model.dtype, device=model.device)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, rows: Padded) -> Tensor:
+        """Values (trained,), float32."""
+        hidden = _hidden(self.model, rows)
+        values: Tensor = self.head(hidden[rows.row, rows.column - 1]).squeeze(-1).float()
+        return values
+
+
+def _hidden(model: PreTrainedModel, rows: Padded) -> Tensor:
+    # Rows are padded on the right, so the causal mask alone keeps padding out of sight.
+    hidden: Tensor = model.base_model(input_ids=rows.ids, use_cache=False).last_hidden_state
+    return hidden
+
+
+@torch.no_grad()
+def evaluate_tokens(module: Policy | Critic, batch: TokenBatch, chunks: Sequence[Sequence[int]]) -> Floats:
+    """The module's number for every trained token, at its place in the flat batch; 0 elsewhere."""
+    device = next(module.parameters()).device
+    result = np.zeros(len(batch.ids))
+    for rows in chunks:
+        padded = Padded.of(batch, rows, device)
+        output = module(padded)
+        numbers = output[0] if isinstance(output, tuple) else output
+        result[padded.flat] = numbers.double().cpu().numpy()
+    return result

@@ -1,0 +1,77 @@
+"""Optimisers and learning-rate schedules."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from rolecast.learner.muon import Muon
+
+
+class OptimizerConfig(BaseModel):
+    """`muon` trains matrices of hidden layers with Muon and the rest with AdamW, both at the same base rate."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Literal["adamw", "muon"] = "adamw"
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    warmup: int = Field(0, ge=0)  # steps
+    decay_from: float = Field(0.0, ge=0, le=1)  # share of the steps after which the decay begins
+    floor: float = Field(0.0, ge=0, le=1)  # the last step's share of the peak rate
+
+
+class Optimizer:
+    """One or two torch optimisers behind one step, with a schedule that is a function of the step number alone."""
+
+    def __init__(self, module: torch.nn.Module, config: OptimizerConfig, lr: float, total_steps: int) -> None:
+        self._config = config
+        self._lr = lr
+        self._total = total_steps
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        hidden = [p for name, p in module.named_parameters() if config.name == "muon" and p.ndim == 2 and ".layers." in name]
+        rest = [p for p in self.parameters if not any(p is h for h in hidden)]
+        self._parts: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(rest, lr=lr, betas=config.betas, weight_decay=config.weight_decay)
+        ]
+        if hidden:
+            self._parts.append(Muon(hidden, lr))
+
+    def rate(self, step: int) -> float:
+        """Learning rate of the update with this number, counted from 0."""
+        c = self._config
+        if step < c.warmup:
+            return self._lr * (step + 1) / c.warmup
+        start = max(c.warmup, int(c.decay_from * self._total))
+        if c.schedule == "constant" or step < start:
+            return self._lr
+        done = min(1.0, (step - start + 1) / max(1, self._total - start))
+        share = 0.5 * (1 + math.cos(math.pi * done)) if c.schedule == "cosine" else 1 - done
+        return self._lr * (c.floor + (1 - c.floor) * share)
+
+    def step(self, number: int) -> float:
+        """Clips, applies and clears the gradients; returns their norm before clipping."""
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self._config.max_grad_norm))
+        for part in self._parts:
+            for group in part.param_groups:
+                group["lr"] = self.rate(number)
+            part.step()
+            part.zero_grad(set_to_none=True)
+        return norm
+
+    def reset(self) -> None:
+        """Forgets moments, after weights were put back."""
+        for part in self._parts:
+            part.state.clear()
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [part.state_dict() for part in self._parts]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        for part, state in zip(self._parts, states, strict=True):
+            part.load_state_dict(state)

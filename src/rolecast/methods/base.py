@@ -1,0 +1,89 @@
+"""What a method is: roles, an episode, and how its rewards become credit. Methods know no tensors.
+
+A method is one file. `rollout` reads like the paper's algorithm; `messages` is the only way from state to prompt, and a
+template is given the fields that its role `sees` and nothing else, so a role cannot read past its barrier.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, ClassVar, Literal, TypeVar
+
+from jinja2 import Environment, StrictUndefined, Template
+from pydantic import BaseModel, ConfigDict
+
+from rolecast.ports import Judge
+from rolecast.rollout.env import Env
+from rolecast.types import Action, Message, Objective, Question, Reward, Role, Trajectory, Unit
+
+T = TypeVar("T")
+PromptStyle = Literal["instruct", "compact"]
+
+
+class MethodConfig(BaseModel):
+    """Options that every method has. `prompts`: full instructions, or the short form that the demo model is trained on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    prompts: PromptStyle = "instruct"
+
+
+class Method(ABC):
+    """Stateless: one instance serves every episode of a run."""
+
+    name: ClassVar[str]
+    trained: ClassVar[bool]
+    roles: dict[str, Role]
+
+    def __init__(self, config: MethodConfig) -> None:
+        self.config = config
+
+    def messages(self, role: Role, state: Any) -> list[Message]:
+        """The prompt of `role` in `state`, from the fields that the role sees."""
+        fields = {name: getattr(state, name) for name in role.sees}
+        text = _template(self.name, role.name, self.config.prompts).render(fields)
+        return [{"role": speaker, "content": content} for speaker, content in _sections(text)]
+
+    async def turn(self, env: Env, role: Role, state: Any, parse: Callable[[str], T | None]) -> tuple[Action, T | None]:
+        """One turn in a context of its own, rendered from `state`."""
+        env.snapshot(state)
+        return await env.open(role, self.messages(role, state)).act(parse)
+
+    @abstractmethod
+    async def rollout(self, question: Question, env: Env) -> str | None:
+        """Plays one episode and returns the answer. Raises `EpisodeEnd` on a fault that ends it."""
+
+    async def probe(self, trajectory: Trajectory, env: Env) -> None:
+        """Extra samples on recorded states, in training only. May not change what `rollout` did."""
+
+    async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
+        """Named rewards of one finished episode."""
+        return []
+
+    def credit(self, group: Sequence[Trajectory]) -> list[Unit]:
+        """Units of credit of one question's rollouts."""
+        return []
+
+    def objectives(self) -> tuple[Objective, ...]:
+        """What is trained, in the order of updates. Empty for untrained methods."""
+        return ()
+
+
+@lru_cache(maxsize=None)
+def _template(method: str, role: str, style: PromptStyle) -> Template:
+    source = files("rolecast.methods").joinpath("prompts", style, method, f"{role}.jinja").read_text()
+    return Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(source)
+
+
+def _sections(text: str) -> list[tuple[str, str]]:
+    """Splits "[system]\\n…\\n[user]\\n…" into (speaker, content) pairs."""
+    sections: list[tuple[str, list[str]]] = []
+    for line in text.splitlines():
+        if line in ("[system]", "[user]"):
+            sections.append((line[1:-1], []))
+        else:
+            sections[-1][1].append(line)
+    return [(speaker, "\n".join(lines).strip()) for speaker, lines in sections]

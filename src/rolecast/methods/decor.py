@@ -1,0 +1,190 @@
+"""DECOR: planner, filter and answerer around one curated memory (Algorithm 1; rewards 4.3; credit 4.4).
+
+The planner never sees documents, the filter never sees the question, the answerer sees the question and the memory only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Literal
+
+from pydantic import Field
+
+from rolecast.methods.base import Method, MethodConfig
+from rolecast.methods.condense import condense
+from rolecast.methods.tags import blocks
+from rolecast.ports import Judge
+from rolecast.rewards.text import exact_match, token_f1
+from rolecast.rollout.env import Env, EpisodeEnd
+from rolecast.types import Objective, Passage, Question, Reward, Role, Trajectory, Unit
+
+STOP = "None"
+
+
+class DecorConfig(MethodConfig):
+    name: Literal["decor"] = "decor"
+    max_turns: int = Field(4, ge=1)  # T_max
+    k: int = Field(5, ge=1)
+    memory_tokens: int = Field(4096, ge=1)  # L_max
+    max_tokens: int = Field(4096, ge=1)  # of every role's reply
+    condenser: Literal["model", "extractive"] = "model"
+    alpha: float = Field(0.6, ge=0, le=1)  # team against role reward
+    lam: float = Field(0.5, ge=0, le=1)  # F1 against judge within the team reward
+    team: Literal["hybrid", "f1", "em"] = "hybrid"
+    dynamic_sampling: Literal["group", "trajectory", "off"] = "group"
+    lr: float = Field(2e-6, gt=0)
+    clip_low: float = Field(3e-4, gt=0)
+    clip_high: float = Field(4e-4, gt=0)
+    minibatches: int = Field(2, ge=1)
+    epochs: int = Field(1, ge=1)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One item of memory: what was asked, and what the filter kept."""
+
+    query: str
+    evidence: str
+    condensed: bool = False
+
+
+@dataclass(slots=True)
+class DecorState:
+    question: str
+    queries: list[str] = field(default_factory=list)
+    memory: list[Entry] = field(default_factory=list)
+    sub_query: str = ""
+    documents: list[Passage] = field(default_factory=list)
+    entry: Entry | None = None
+
+
+class Decor(Method):
+    name = "decor"
+    trained = True
+    config: DecorConfig
+
+    def __init__(self, config: DecorConfig) -> None:
+        super().__init__(config)
+        limit = config.max_tokens
+        self.roles = {
+            "planner": Role("planner", frozenset({"question", "queries", "memory"}), ("</search>",), limit),
+            "filter": Role("filter", frozenset({"sub_query", "documents"}), ("</filter>",), limit),
+            "answerer": Role("answerer", frozenset({"question", "memory"}), ("</answer>",), limit),
+        }
+        if config.condenser == "model":
+            self.roles["condenser"] = Role("condenser", frozenset({"entry"}), ("</facts>",), limit, slot="frozen")
+
+    async def rollout(self, question: Question, env: Env) -> str | None:
+        state = DecorState(question.text)
+        for _ in range(self.config.max_turns):
+            query = await self._speak(env, "planner", state, "search")
+            if query == STOP:
+                break
+            state.sub_query = query
+            state.queries.append(query)
+            state.documents = await env.search(query, self.config.k)
+            evidence = await self._speak(env, "filter", state, "filter")
+            await self._remember(state, Entry(query, evidence), env)
+        return await self._speak(env, "answerer", state, "answer")
+
+    async def _speak(self, env: Env, role: str, state: DecorState, tag: str) -> str:
+        """The content of the role's reply. A reply without its tags ends the episode (4.3, format compliance)."""
+
+        def parse(text: str) -> str | None:
+            found = blocks(text, "think", tag)
+            # An empty filter says that nothing was worth keeping; an empty query or answer says nothing.
+            return None if found is None or (not found[tag] and role != "filter") else found[tag]
+
+        _, content = await self.turn(env, self.roles[role], state, parse)
+        if content is None:
+            raise EpisodeEnd("format")
+        return content
+
+    async def _remember(self, state: DecorState, entry: Entry, env: Env) -> None:
+        """Adds to memory; while it would pass its limit, the earliest entries are condensed to atomic facts (4.2)."""
+        for earliest in state.memory:
+            if self._memory_tokens([*state.memory, entry], env) <= self.config.memory_tokens:
+                break
+            if not earliest.condensed:
+                earliest.evidence = await self._condense(earliest, state, env)
+                earliest.condensed = True
+        state.memory.append(entry)
+
+    def _memory_tokens(self, memory: Sequence[Entry], env: Env) -> int:
+        return env.tokens("\n".join(f"{entry.query}: {entry.evidence}" for entry in memory))
+
+    async def _condense(self, entry: Entry, state: DecorState, env: Env) -> str:
+        if self.config.condenser == "extractive":
+            return condense(entry.evidence)
+        state.entry = entry
+        _, found = await self.turn(env, self.roles["condenser"], state, lambda text: blocks(text, "facts"))
+        return found["facts"] if found else entry.evidence  # the frozen model may fail; evidence is never lost
+
+    async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
+        """`team.*` on the trajectory; `role` on every action that a role judge scores."""
+        t, gold = trajectory, trajectory.question.gold
+        if t.status != "ok":
+            return [Reward("format", t.id, -1.0, "protocol", t.status)]
+        answer = t.answer or ""
+        verdict = await judge.judge("answer", {"question": t.question.text, "prediction": answer, "gold": gold})
+        rewards = [
+            Reward("team.f1", t.id, token_f1(answer, gold.answers), "text"),
+            Reward("team.em", t.id, exact_match(answer, gold.answers), "text"),
+            Reward("team.judge", t.id, verdict.score, "judge", verdict.reason),
+        ]
+        for role, tag in (("planner", "search"), ("filter", "filter"), ("answerer", "answer")):
+            for thread in t.threads_of(role):
+                for action in thread.actions:
+                    state: DecorState = t.states[action.id]
+                    inputs = {
+                        "question": t.question.text, "gold": gold, "queries": state.queries, "output": action.text,
+                        "content": (blocks(action.text, "think", tag) or {tag: ""})[tag],
+                        "memory": "\n".join(entry.evidence for entry in state.memory),
+                        "sub_query": state.sub_query, "documents": [p.text for p in state.documents],
+                    }  # fmt: skip
+                    verdict = await judge.judge(f"decor.{role}", inputs)
+                    rewards.append(Reward("role", action.id, verdict.score, f"judge.{role}", verdict.reason))
+        return rewards
+
+    def credit(self, group: Sequence[Trajectory]) -> list[Unit]:
+        """One unit per (rollout, role), normalised over the question's rollouts role by role (eq. 3, 6)."""
+        units = []
+        for t in group:
+            for role in ("planner", "filter", "answerer"):
+                actions = tuple(action.id for thread in t.threads_of(role) for action in thread.actions)
+                reward = self.role_reward(t, actions) if actions else None
+                if reward is not None:
+                    units.append(
+                        Unit(f"{t.id}:{role}", actions, reward, "decor", f"{t.group}:{role}", tag=role, group=t.group, rollout=t.id)
+                    )
+        return units
+
+    def role_reward(self, t: Trajectory, actions: Sequence[str]) -> float | None:
+        """Eq. 3. None where the answer judge could not score, or the episode failed outside the policy."""
+        if t.status == "error":
+            return None
+        if t.status != "ok":
+            return -1.0
+        named = {(reward.name, reward.on): reward.value for reward in t.rewards}
+        f1, em, judged = (named.get((f"team.{name}", t.id)) for name in ("f1", "em", "judge"))
+        if self.config.team == "hybrid":
+            lam = self.config.lam
+            if f1 is None or (judged is None and lam < 1):
+                return None
+            team = lam * f1 + (1 - lam) * (judged or 0.0)
+        else:
+            team = f1 if self.config.team == "f1" else em
+            if team is None:
+                return None
+        scores = [value for action in actions if (value := named.get(("role", action))) is not None]
+        if not scores:  # e.g. a wrong answer without the evidence in memory: no verdict, the team reward alone
+            return team
+        return self.config.alpha * team + (1 - self.config.alpha) * fmean(scores)
+
+    def objectives(self) -> tuple[Objective, ...]:
+        """One sequence-level objective over the shared weights; roles differ by their units (eq. 4-5)."""
+        c = self.config
+        clip = (c.clip_low, c.clip_high)
+        return (Objective("decor", "shared", "gspo", "group", "group", c.lr, clip, epochs=c.epochs, minibatches=c.minibatches),)

@@ -1,0 +1,140 @@
+"""Search-R1, the monolithic baseline: one role that thinks, searches and answers in one transcript (Jin et al. 2025)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from rolecast.methods.base import Method, MethodConfig
+from rolecast.methods.tags import blocks
+from rolecast.ports import Judge
+from rolecast.rewards.text import exact_match, token_f1
+from rolecast.rollout.env import Env, LiveThread
+from rolecast.types import Objective, Passage, Question, Reward, Role, Trajectory, Unit
+
+OPEN, CLOSE = "<information>", "</information>"
+SOURCES = ("documents",)
+
+
+class SearchR1Config(MethodConfig):
+    name: Literal["search_r1"] = "search_r1"
+    algorithm: Literal["grpo", "ppo"] = "grpo"
+    max_turns: int = Field(4, ge=1)  # searches, before one last turn without
+    k: int = Field(3, ge=1)
+    max_tokens: int = Field(500, ge=1)  # new tokens a turn
+    observation_tokens: int = Field(500, ge=8)
+    reward: Literal["outcome", "format"] = "outcome"
+    retrieval_bonus: float = Field(0.0, ge=0)  # format reward: for a gold answer among the passages, where wrong and valid
+    whiten: bool = True  # PPO advantages over a batch's action tokens
+    lr: float = Field(1e-6, gt=0)
+    critic_lr: float = Field(1e-5, gt=0)
+    kl: float = Field(1e-3, ge=0)
+    clip: float = Field(0.2, gt=0)
+    epochs: int = Field(1, ge=1)
+    minibatches: int = Field(2, ge=1)
+
+
+@dataclass(slots=True)
+class SearchR1State:
+    question: str
+
+
+class SearchR1(Method):
+    name = "search_r1"
+    trained = True
+    config: SearchR1Config
+
+    def __init__(self, config: SearchR1Config) -> None:
+        super().__init__(config)
+        self.roles = {
+            "searcher": Role("searcher", frozenset({"question"}), ("</search>", "</answer>"), config.max_tokens),
+        }
+
+    async def rollout(self, question: Question, env: Env) -> str | None:
+        """Up to `max_turns` searches and one last turn in which only an answer counts."""
+        state = SearchR1State(question.text)
+        env.snapshot(state)
+        role = self.roles["searcher"]
+        thread = env.open(role, self.messages(role, state))
+        for turn in range(self.config.max_turns + 1):
+            _, move = await thread.act(parse)
+            if move is not None and "answer" in move:
+                return move["answer"]
+            if turn == self.config.max_turns:
+                return None
+            await self._respond(move, thread, env)
+        return None
+
+    async def _respond(self, move: dict[str, str] | None, thread: LiveThread, env: Env) -> None:
+        """Passages for a search; for anything else a request to try again, without penalty."""
+        if move is None:
+            thread.observe(
+                "\nThat was neither a search nor an answer. Put a query in <search> </search> or the answer in <answer> </answer>.\n"
+            )
+            return
+        passages = await env.search(move["search"], self.config.k)
+        thread.observe(self.information(passages, env), SOURCES)
+
+    def information(self, passages: Sequence[Passage], env: Env) -> str:
+        """The observation, cut inside to its token limit so that the closing tag stays."""
+        if self.config.prompts == "compact":
+            lines = [f" {passage.text}" for passage in passages]
+        else:
+            lines = [f"Doc {rank} (Title: {passage.title}) {passage.text}" for rank, passage in enumerate(passages, 1)]
+        text = "\n".join(lines)
+        room = self.config.observation_tokens - env.tokens(f"\n{OPEN}{CLOSE}\n")
+        ids = env.renderer.encode(text)
+        if len(ids) > room:
+            text = env.renderer.decode(ids[:room])
+        return f"\n{OPEN}{text}{CLOSE}\n"
+
+    async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
+        """`outcome` is EM; the format variant also counts whether every move was well formed."""
+        t, golds = trajectory, trajectory.question.gold.answers
+        right = bool(t.answer is not None and exact_match(t.answer, golds))
+        valid = t.answer is not None and all(action.valid for action in t.actions)
+        if self.config.reward == "outcome":
+            value = float(right)
+        elif right:
+            value = 1.0 if valid else 0.8
+        else:
+            found = bool(set(t.retrieved) & set(t.question.gold.passages))
+            value = (0.2 + self.config.retrieval_bonus * found) if valid else 0.1
+        return [
+            Reward("outcome", t.id, value, "text"),
+            Reward("team.em", t.id, float(right), "text"),
+            Reward("team.f1", t.id, token_f1(t.answer or "", golds), "text"),
+        ]
+
+    def credit(self, group: Sequence[Trajectory]) -> list[Unit]:
+        """One unit per rollout: the outcome, on every action token."""
+        units = []
+        for t in group:
+            outcome = next((r.value for r in t.rewards if r.name == "outcome"), None)
+            actions = tuple(action.id for action in t.actions)
+            if outcome is not None and actions and t.status != "error":
+                units.append(
+                    Unit(t.id, actions, outcome, self.config.algorithm, t.group, t.id, tag="searcher", group=t.group, rollout=t.id)
+                )
+        return units
+
+    def objectives(self) -> tuple[Objective, ...]:
+        c = self.config
+        clip = (c.clip, c.clip)
+        if c.algorithm == "grpo":
+            return (Objective("grpo", "shared", "ppo", "group", "token", c.lr, clip, kl=c.kl, epochs=c.epochs, minibatches=c.minibatches),)
+        return (
+            Objective(
+                "ppo", "shared", "ppo", "gae", "token", c.lr, clip, kl=c.kl, kl_in="reward", critic="critic", critic_lr=c.critic_lr,
+                whiten=c.whiten, epochs=c.epochs, minibatches=c.minibatches,
+            ),
+        )  # fmt: skip
+
+
+def parse(text: str) -> dict[str, str] | None:
+    """{"search": query} or {"answer": answer}; None where the reply is neither or says nothing."""
+    found = blocks(text, "think", "search") or blocks(text, "think", "answer")
+    return found if found and (found.get("search") or found.get("answer")) else None

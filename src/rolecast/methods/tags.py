@@ -1,0 +1,32 @@
+"""Reading a role's reply. A reply is a sequence of tagged blocks with nothing but white space around them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+
+def blocks(text: str, *tags: str) -> dict[str, str] | None:
+    """The stripped content of each tag, if `text` is exactly these blocks in this order; else None.
+
+    A block that holds one of the tags again is a fault, so a reply has one reading.
+    """
+    pattern = r"\s*".join(rf"<{tag}>(.*?)</{tag}>" for tag in tags)
+    match = re.fullmatch(rf"\s*{pattern}\s*", text, re.DOTALL)
+    if match is None:
+        return None
+    contents = [content.strip() for content in match.groups()]
+    if any(re.search(rf"</?{tag}>", content) for content in contents for tag in tags):
+        return None
+    return dict(zip(tags, contents, strict=True))
+
+
+def tagged(tag: str, content: str) -> str:
+    """`content` in its tags, with the one space after the opening tag that word tokenizers expect."""
+    return f"<{tag}> {content}</{tag}>" if content else f"<{tag}></{tag}>"
+
+
+def trim(text: str, stops: Sequence[str]) -> str:
+    """`text` without what a token carried past the stop string that ended it."""
+    ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
+    return text[: min(ends)] if ends else text

@@ -1,0 +1,48 @@
+"""BM25 over bm25s. Ties are broken by corpus order, so that the same index gives the same ranking everywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import bm25s
+import numpy as np
+
+STOPWORDS = frozenset("a an and are as at be by do for from has have in is it of on or same the to was were what which who with".split())
+
+
+def tokenize(text: str) -> list[str]:
+    return [word for word in re.findall(r"\w+", text.lower()) if word not in STOPWORDS]
+
+
+class BM25:
+    """Row indices and scores of the best passages for a query."""
+
+    def __init__(self, index: bm25s.BM25) -> None:
+        self._index = index
+
+    @classmethod
+    def build(cls, texts: Sequence[str]) -> BM25:
+        index = bm25s.BM25(k1=1.5, b=0.75)
+        index.index([tokenize(text) for text in texts], show_progress=False)
+        return cls(index)
+
+    @classmethod
+    def load(cls, path: Path) -> BM25:
+        return cls(bm25s.BM25.load(str(path)))
+
+    def save(self, path: Path) -> None:
+        self._index.save(str(path), show_progress=False)
+
+    def rank(self, query: str, k: int) -> tuple[list[int], list[float]]:
+        """Rows that share at least one word with the query, best first."""
+        known = [word for word in tokenize(query) if word in self._index.vocab_dict]
+        if not known:
+            return [], []
+        scores = self._index.get_scores(known)
+        k = min(k, len(scores))
+        threshold = np.partition(scores, -k)[-k]
+        rows = np.flatnonzero((scores >= threshold) & (scores > 0))
+        rows = rows[np.argsort(-scores[rows], kind="stable")][:k]
+        return rows.tolist(), scores[rows].tolist()

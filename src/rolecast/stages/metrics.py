@@ -1,0 +1,42 @@
+"""Metrics as JSON lines, one row a step, mirrored to TensorBoard. A resumed stage drops the rows after its checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+
+from rolecast.store.artifact import write_text
+
+
+class MetricsLog:
+    def __init__(self, folder: Path, after_step: int) -> None:
+        """Keeps rows up to and including `after_step`; −1 starts anew."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = folder / "metrics.jsonl"
+        kept = [row for row in read_metrics(folder) if row["step"] <= after_step]
+        write_text(self._file, "".join(json.dumps(row) + "\n" for row in kept))
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=after_step + 1 if after_step >= 0 else None)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        row = {"step": step, **{name: round(v, 6) if math.isfinite(v) else None for name, v in sorted(metrics.items())}}
+        with self._file.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        for name, value in metrics.items():
+            self._board.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._board.close()
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Complete rows of a stage's metrics; a line that was cut off by a crash is left out."""
+    file = folder / "metrics.jsonl"
+    if not file.exists():
+        return []
+    lines = file.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]

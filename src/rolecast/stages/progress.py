@@ -1,0 +1,40 @@
+"""Progress with an estimated end: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TextIO
+
+
+class Progress:
+    """Call `update` as often as you like; it prints at most every `every` seconds when the output is no terminal."""
+
+    def __init__(self, label: str, total: int, start: int = 0, every: float = 10.0, out: TextIO | None = None) -> None:
+        self._label, self._total, self._start = label, total, start
+        self._out = out or sys.stderr
+        self._terminal = self._out.isatty()
+        self._every = 0.2 if self._terminal else every
+        self._began = self._printed = time.monotonic()
+
+    def update(self, done: int, metrics: Mapping[str, float] | None = None) -> None:
+        now = time.monotonic()
+        if done < self._total and now - self._printed < self._every:
+            return
+        self._printed = now
+        spent = now - self._began
+        rate = (done - self._start) / spent if spent > 0 else 0.0
+        left = (self._total - done) / rate if rate > 0 else 0.0
+        numbers = "  ".join(f"{name} {value:.3g}" for name, value in (metrics or {}).items())
+        filled = 20 * done // max(1, self._total)
+        line = f"{self._label:<10} {'█' * filled}{'░' * (20 - filled)} {done}/{self._total}  {_clock(spent)} < {_clock(left)}  {numbers}"
+        if self._terminal:
+            self._out.write(f"\r\x1b[K{line}" + ("\n" if done >= self._total else ""))
+        else:
+            self._out.write(line + "\n")
+        self._out.flush()
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60:d}:{int(seconds) % 60:02d}"

@@ -1,0 +1,56 @@
+"""What a pipeline's components call: stages by the run's location, with results as KFP artifacts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from rolecast.config import read_json_config
+from rolecast.errors import InputError
+from rolecast.stages.run import create, open_run
+
+
+def prepare(run: str, config: str) -> str:
+    """Creates the run with its world and index."""
+    from rolecast.stages.index import index
+    from rolecast.stages.world import world
+
+    opened = create(Path(run), read_json_config(config))
+    world(opened)
+    index(opened)
+    return run
+
+
+def train(run: str, stage: str) -> str:
+    from rolecast.stages.rl import rl
+    from rolecast.stages.sft import sft
+
+    stages = {"sft": sft, "rl": rl}
+    if stage not in stages:
+        raise InputError(f"no training stage {stage!r}; there are {', '.join(stages)}")
+    stages[stage](open_run(Path(run)))
+    return run
+
+
+def evaluate(run: str, stage: str, metrics: Any = None) -> str:
+    """`metrics`: a KFP Metrics artifact. Returns the result as JSON too, which a later step can read."""
+    from rolecast.stages.evaluate import evaluate as evaluate_stage
+
+    result = json.loads((evaluate_stage(open_run(Path(run)), stage) / "result.json").read_text())
+    numbers = {name: result[name] for name in ("em", "f1", "n")}
+    if metrics is not None:
+        for name, value in numbers.items():
+            metrics.log_metric(name, value)
+    return json.dumps({"stage": stage, **numbers})
+
+
+def report(run: str, page: str | None = None) -> str:
+    """`page`: where to copy the HTML report, for a UI that shows it."""
+    from rolecast.stages.report import report as write_report
+
+    summary = write_report(open_run(Path(run)))
+    if page is not None:
+        shutil.copy(summary.with_name("report.html"), page)
+    return str(summary)

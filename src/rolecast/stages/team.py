@@ -1,0 +1,80 @@
+"""Puts a team together from a run's config: method, model, tokenizer, retriever, judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from rolecast.config import ModelConfig, RunConfig
+from rolecast.data.records import read_questions
+from rolecast.errors import InputError
+from rolecast.retriever.index import LocalRetriever
+from rolecast.stages.run import Run
+from rolecast.types import Question
+from rolecast.world.tokenizer import demo_tokenizer
+
+
+def prepare_torch(config: RunConfig) -> None:
+    """Threads and determinism. Must run before the first tensor work of a stage."""
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    torch.manual_seed(config.seed)
+    torch.use_deterministic_algorithms(config.lockstep, warn_only=not config.lockstep)
+
+
+def start_model(config: RunConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model that training starts from: a directory, or one from scratch."""
+    if config.model.path is not None:
+        return load_model(Path(config.model.path), config.model)
+    tokenizer = demo_tokenizer()
+    scratch = config.model.scratch
+    torch.manual_seed(config.seed)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=scratch.hidden, intermediate_size=scratch.feed_forward,
+            num_hidden_layers=scratch.layers, num_attention_heads=scratch.heads, num_key_value_heads=scratch.heads,
+            max_position_embeddings=config.model.max_context, tie_word_embeddings=True, bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        )
+    )  # fmt: skip
+    return model.to(_dtype(config.model)), tokenizer
+
+
+def check_model(path: Path) -> None:
+    """Raises InputError unless `path` looks like a model directory with a tokenizer."""
+    if not (path / "config.json").is_file():
+        raise InputError(f"{path} is no model directory: it has no config.json")
+    if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        raise InputError(f"{path} has no tokenizer; save one beside the model (tokenizer.save_pretrained)")
+
+
+def load_model(path: Path, config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    check_model(path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=_dtype(config))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+    return model, tokenizer
+
+
+def _dtype(config: ModelConfig) -> torch.dtype:
+    return torch.float32 if config.dtype == "float32" else torch.bfloat16
+
+
+def load_questions(run: Run, split: str) -> list[Question]:
+    given = getattr(run.config.data, split)
+    return read_questions(Path(given) if given else run.world / f"{split}.jsonl")
+
+
+def open_retriever(run: Run) -> LocalRetriever:
+    return LocalRetriever.open(run.index, run.config.retriever.kind)

@@ -1,0 +1,49 @@
+"""The run's own world: a corpus and questions of three splits, as one artifact."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rolecast.config import WorldConfig
+from rolecast.data.records import write_corpus, write_questions
+from rolecast.stages.run import Run, working
+from rolecast.store.artifact import committed, writing
+from rolecast.world.counterfactual import World, build_world
+
+
+def world(run: Run) -> Path:
+    """Writes `run.world` unless it is there, or the run has data of its own."""
+    config = run.config.data.world
+    if config is not None and not committed(run.world):
+        with working(run, "world"):
+            write_world(run.world, config, run.config.seed)
+    return run.world
+
+
+def write_world(path: Path, config: WorldConfig, seed: int) -> World:
+    if config.kind == "facts":
+        from rolecast.world.facts import build_facts_world
+
+        made = build_facts_world(seed, config.questions)
+    else:
+        made = build_world(seed, config.entities, config.questions)
+    with writing(path, "world", {"seed": seed, "config": config.model_dump(mode="json")}) as partial:
+        write_corpus(partial / "corpus.jsonl", made.passages)
+        for split, questions in made.questions.items():
+            write_questions(partial / f"{split}.jsonl", questions)
+        (partial / "stats.json").write_text(json.dumps(statistics(made), indent=1))
+    return made
+
+
+def statistics(made: World) -> dict[str, object]:
+    """Counts that the documentation quotes."""
+    entities = {
+        split: len({name for q in questions for hop in q.gold.chain for name in (hop.subject, hop.object)})
+        for split, questions in made.questions.items()
+    }
+    return {
+        "passages": len(made.passages),
+        "questions": {split: len(questions) for split, questions in made.questions.items()},
+        "entities_in_chains": entities,
+    }

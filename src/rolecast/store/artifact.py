@@ -1,0 +1,80 @@
+"""Immutable artifacts on a local disk: hashed files under one folder, committed by a manifest that is written last.
+
+A folder without `manifest.json` is not an artifact, however complete it looks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rolecast.errors import ArtifactError
+
+MANIFEST = "manifest.json"
+
+
+@contextmanager
+def writing(path: Path, kind: str, provenance: Mapping[str, Any]) -> Iterator[Path]:
+    """Yields a folder to write into; on a clean exit it becomes the artifact `path`, on an error nothing remains.
+
+    An artifact that is already there is replaced only after the new one is complete.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        files = {str(file.relative_to(partial)): _entry(file) for file in sorted(partial.rglob("*")) if file.is_file()}
+        manifest = {"kind": kind, "files": files, "provenance": dict(provenance)}
+        write_text(partial / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True))
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    if path.exists():
+        stale = path.with_name(f".{path.name}.stale")
+        shutil.rmtree(stale, ignore_errors=True)
+        path.rename(stale)
+        partial.rename(path)
+        shutil.rmtree(stale)
+    else:
+        partial.rename(path)
+
+
+def committed(path: Path) -> bool:
+    return (path / MANIFEST).is_file()
+
+
+def verify(path: Path, kind: str) -> dict[str, Any]:
+    """The manifest, after every file's size and hash were compared with it."""
+    if not committed(path):
+        raise ArtifactError(f"{path} is no committed {kind}: it has no {MANIFEST}; run the stage that makes it")
+    manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
+    if manifest["kind"] != kind:
+        raise ArtifactError(f"{path} is a {manifest['kind']}, not a {kind}")
+    for name, expected in manifest["files"].items():
+        file = path / name
+        if not file.is_file() or _entry(file) != expected:
+            raise ArtifactError(f"{file} is missing or does not match the manifest of its {kind}; delete {path} and make it again")
+    return manifest
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _entry(file: Path) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return {"bytes": file.stat().st_size, "sha256": digest}

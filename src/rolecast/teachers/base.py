@@ -1,0 +1,87 @@
+"""Scripted teachers: they know the gold chain and make decision errors at named rates.
+
+SFT on a teacher makes reading and copying reliable; the errors are left for RL to mend.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rolecast.ports import Completion, GenerateRequest
+from rolecast.rollout.env import Env
+from rolecast.types import Question, Role, Trajectory
+from rolecast.world.grammar import RELATIONS, RELATIONS_OF, Fact, facts_in, rephrased
+
+
+class TeacherErrors(BaseModel):
+    """Probability of each error at each decision where it can be made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stop_early: float = Field(0.0, ge=0, le=1)  # stops though a fact is missing
+    wrong_relation: float = Field(0.0, ge=0, le=1)  # asks for another relation of the right entity
+    keep_distractors: float = Field(0.0, ge=0, le=1)  # keeps two sentences that were not asked for
+
+
+class Teacher(Protocol):
+    def reply(self, role: str, state: Any, episode: Trajectory, rng: random.Random) -> str:
+        """What the role says in `state`; `episode` holds the question with its gold and all threads so far."""
+        ...
+
+
+class TeacherVoice:
+    """Stands where an engine would: a teacher's episodes sample nothing."""
+
+    version = "teacher"
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        raise NotImplementedError("a teacher's episode asked the engine to speak")
+
+
+@dataclass(slots=True)
+class TeacherEnv(Env):
+    """An `Env` in which the teacher speaks instead of the engine."""
+
+    teacher: Teacher = field(kw_only=True)
+    rng: random.Random = field(kw_only=True)
+
+    async def complete(self, role: Role, ids: tuple[int, ...]) -> Completion:
+        text = self.teacher.reply(role.name, self._state, self.trajectory, self.rng)
+        tokens = self.renderer.encode(text)
+        return Completion(tokens, (0.0,) * len(tokens), text, "stop")
+
+
+def next_query(question: Question, known: str, asked: Sequence[str], errors: TeacherErrors, rng: random.Random) -> str | None:
+    """What to ask next when `known` is all that was found: None means that nothing is missing (or an early stop).
+
+    A query is never repeated: after a miss it is put in other words once, then given up.
+    """
+    facts = set(facts_in(known))
+    missing = [hop for hop in question.gold.chain if Fact(hop.subject, hop.relation, hop.object) not in facts]
+    if not missing or (asked and rng.random() < errors.stop_early):
+        return None
+    hop = missing[0]
+    if " of " in hop.query and rng.random() < errors.wrong_relation:
+        others = [r for r in RELATIONS_OF[RELATIONS[hop.relation][0]] if r != hop.relation]
+        wrong = f"{rng.choice(others)} of {hop.subject}"
+        if wrong not in asked:
+            return wrong
+    return next((query for query in (hop.query, rephrased(hop.query)) if query not in asked), None)
+
+
+def best_answer(question: Question, known: str) -> str:
+    """The gold answer if `known` holds the whole chain, else the last thing that was found on the way."""
+    facts = facts_in(known)
+    found = [hop for hop in question.gold.chain if Fact(hop.subject, hop.relation, hop.object) in facts]
+    if len(found) == len(question.gold.chain):
+        return question.gold.answers[0]
+    if question.type == "comparison":
+        return "no"
+    if question.type == "intersection":
+        return found[0].subject if found else "unknown"
+    return found[-1].object if found else "unknown"

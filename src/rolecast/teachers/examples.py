@@ -1,0 +1,91 @@
+"""Supervised rows from scripted teachers on throw-away worlds, or on a data set's own gold chains.
+
+Rows come in blocks: a block is a pure function of (seed, number), so training can resume anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rolecast.methods.base import Method
+from rolecast.methods.decor import Decor
+from rolecast.methods.search_r1 import SearchR1
+from rolecast.rollout.env import EpisodeEnd
+from rolecast.rollout.render import Renderer
+from rolecast.seeding import stream
+from rolecast.teachers.base import Teacher, TeacherEnv, TeacherErrors, TeacherVoice
+from rolecast.teachers.baselines import AnswerTeacher
+from rolecast.teachers.decor import DecorTeacher
+from rolecast.teachers.search_r1 import SearchR1Teacher
+from rolecast.types import Action, Example, Thread, Trajectory
+from rolecast.world.throwaway import ThrowawayRetriever, draw_throwaway
+
+
+def teacher_of(method: Method, errors: TeacherErrors) -> Teacher:
+    if isinstance(method, Decor):
+        return DecorTeacher(errors)
+    if isinstance(method, SearchR1):
+        return SearchR1Teacher(errors, method.config.max_turns)
+    return AnswerTeacher()
+
+
+def throwaway_episode(method: Method, teacher: Teacher, renderer: Renderer, seed: int, number: int, max_context: int) -> Trajectory:
+    """The teacher's episode on a world of its own."""
+    rng = stream(seed, "throwaway", number)
+    world = draw_throwaway(rng)
+    trajectory = Trajectory(f"throwaway-{number}", world.question, "", 0, method.name, seed)
+    env = TeacherEnv(
+        TeacherVoice(), ThrowawayRetriever(world), renderer, trajectory, max_context=max_context, teacher=teacher, rng=rng
+    )  # fmt: skip
+    try:
+        # Nothing in a teacher's episode waits, so the coroutine runs to its end without an event loop.
+        trajectory.answer = _run(method.rollout(world.question, env))
+    except EpisodeEnd as end:
+        trajectory.status = end.status
+    return trajectory
+
+
+def draw_block(
+    method: Method, teacher: Teacher, renderer: Renderer, seed: int, block: int, batches: int, batch: int, mix: Mapping[str, float],
+    max_context: int,
+) -> list[list[Example]]:  # fmt: skip
+    """`batches` lists of `batch` rows, roles in the shares of `mix` (empty: as they come).
+
+    Rows of similar length share a batch, and batches are in random order.
+    """
+    rng = stream(seed, "block", block)
+    wanted = {role: round(share * batches * batch) for role, share in mix.items()}
+    if wanted:
+        wanted[next(iter(wanted))] += batches * batch - sum(wanted.values())
+    rows: list[Example] = []
+    number = block << 20  # episodes are numbered within their block
+    while len(rows) < batches * batch:
+        for thread in throwaway_episode(method, teacher, renderer, seed, number, max_context).threads:
+            if len(rows) < batches * batch and (not wanted or wanted.get(thread.role, 0) > 0):
+                rows.append(example_of(thread))
+                if wanted:
+                    wanted[thread.role] -= 1
+        number += 1
+    rng.shuffle(rows)
+    window = 8 * batch
+    dealt = []
+    for start in range(0, len(rows), window):
+        part = sorted(rows[start : start + window], key=lambda row: len(row.ids))
+        dealt += [part[i : i + batch] for i in range(0, len(part), batch)]
+    rng.shuffle(dealt)
+    return dealt
+
+
+def example_of(thread: Thread) -> Example:
+    """The whole thread as one row; what the role said is trained, what it read is not."""
+    trained = tuple(isinstance(turn, Action) for turn in thread.turns for _ in turn.ids)
+    return Example(thread.ids, trained, tag=thread.role)
+
+
+def _run(coroutine: object) -> str | None:
+    try:
+        coroutine.send(None)  # type: ignore[attr-defined]
+    except StopIteration as stop:
+        answer: str | None = stop.value
+        return answer
+    raise RuntimeError("a teacher's episode tried to wait")

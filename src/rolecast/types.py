@@ -1,0 +1,244 @@
+"""The central records. Data flows one way: question → trajectory → rewards → credit → batch → update → publish.
+
+Records are plain frozen dataclasses; `Thread` and `Trajectory` grow while an episode runs. Token ids are Python ints in
+tuples here; arrays begin in `learner.batch`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Slot = str  # which weights: "shared", a role's adapter, "critic", "frozen", "external:NAME"
+Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
+Status = Literal["ok", "format", "length", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One part that the language model plays.
+
+    `sees` names the fields of the method's state that may reach this role's prompt; the barrier tests hold it to that.
+    """
+
+    name: str
+    sees: frozenset[str]
+    stop: tuple[str, ...]
+    max_tokens: int
+    slot: Slot = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One retrievable text. `score` is filled by a retriever; its scale depends on the retriever."""
+
+    id: str
+    title: str
+    text: str
+    score: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One gold fact of a question: what states it (`fact`, one sentence), where, and a query that finds it."""
+
+    subject: str
+    relation: str
+    object: str
+    fact: str
+    passage: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """What only rewards, judges and evaluation may read. `chain` is empty where a data set has no gold chains."""
+
+    answers: tuple[str, ...]
+    chain: tuple[Hop, ...] = ()
+    passages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question. `given` is state that an earlier stage prepared; `gold` never reaches `messages`."""
+
+    id: str
+    text: str
+    gold: Gold
+    type: str = ""
+    hops: int = 0
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+def question_id(dataset: str, split: str, row: int | str) -> str:
+    """Identity of a row across data sets, so that rows of two sets never share a group."""
+    return hashlib.blake2b(f"{dataset}\x1f{split}\x1f{row}".encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Which team acted: one manifest covers all slots. `adapters[slot] is None` means merged into the base."""
+
+    run: str
+    attempt: int
+    step: int
+    base: str = ""
+    adapters: Mapping[Slot, str | None] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.run}/{self.attempt}.{self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Sampled tokens: the only ones that carry loss. `text == decode(ids)`, never cut at the stop string."""
+
+    id: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]  # of the sampler, natural log, one per id
+    version: str
+    text: str
+    finish: Literal["stop", "length"]
+    valid: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Tokens that the policy only reads: prompt, tool text, template glue. No loss."""
+
+    ids: tuple[int, ...]
+    text: str
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Thread:
+    """One append-only token context of one role: one training row."""
+
+    id: str
+    role: str
+    slot: Slot
+    parent: str | None = None
+    probe: bool = False
+    turns: list[Observation | Action] = field(default_factory=list)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(token for turn in self.turns for token in turn.ids)
+
+    @property
+    def actions(self) -> list[Action]:
+        return [turn for turn in self.turns if isinstance(turn, Action)]
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """One named score on an action or a trajectory. `value is None` means unscored, which is never 0."""
+
+    name: str
+    on: str
+    value: float | None
+    source: str = ""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """One episode: everything that every role saw and said, and what it earned."""
+
+    id: str
+    question: Question
+    group: str
+    member: int
+    method: str
+    seed: int
+    config: str = ""
+    threads: list[Thread] = field(default_factory=list)
+    states: dict[str, Any] = field(default_factory=dict)  # action id -> the state that it was taken in
+    answer: str | None = None
+    status: Status = "ok"
+    searches: int = 0
+    retrieved: list[str] = field(default_factory=list)
+    rewards: list[Reward] = field(default_factory=list)
+
+    @property
+    def actions(self) -> list[Action]:
+        return [action for thread in self.threads for action in thread.actions]
+
+    def threads_of(self, role: str, probe: bool = False) -> list[Thread]:
+        return [thread for thread in self.threads if thread.role == role and thread.probe == probe]
+
+
+Loss = Literal["nll", "ppo", "gspo", "value"]
+Estimator = Literal["group", "gae", "none"]
+Per = Literal["token", "unit", "group"]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """How one slot is trained on the units that name this objective.
+
+    `clip` is (below, above): the ratio is kept in [1 - below, 1 + above]. `per` is the denominator of the loss weights:
+    all action tokens of a minibatch, its units, or its groups (rollouts of one question).
+    `kl_in` says whether the KL penalty (coefficient `kl`) is a loss term or is taken from the reward.
+    """
+
+    name: str
+    slot: Slot
+    loss: Loss
+    estimator: Estimator
+    per: Per
+    lr: float
+    clip: tuple[float, float] = (0.2, 0.2)
+    gamma: float = 1.0
+    lam: float = 1.0
+    kl: float = 0.0
+    kl_in: Literal["loss", "reward"] = "loss"
+    critic: Slot | None = None
+    critic_lr: float = 0.0
+    epochs: int = 1
+    minibatches: int = 2
+    eps: float = 1e-6
+    whiten: bool = False  # advantages to mean 0, deviation 1 over the action tokens of a batch
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Actions that share one reward.
+
+    `baseline`: units with one key are normalised together. `chain`: units with one key form one return, in `order`.
+    """
+
+    id: str
+    actions: tuple[str, ...]
+    reward: float
+    objective: str
+    baseline: str = ""
+    chain: str = ""
+    order: int = 0
+    tag: str = ""  # opaque to the learner: groups metrics, usually the role's name
+    group: str = ""  # the question's group: `per = "group"` counts its rollouts
+    rollout: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A supervised row: SFT, or an auxiliary term of a method. `trained[i]` says whether `ids[i]` carries loss."""
+
+    ids: tuple[int, ...]
+    trained: tuple[bool, ...]
+    weight: float = 1.0
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One entry of a method's schedule."""
+
+    name: str
+    kind: Literal["sft", "rollout", "rl", "eval"]
+    start: str = ""
+    objectives: Sequence[Objective] = ()

@@ -1,0 +1,119 @@
+"""The counterfactual world: a corpus of invented facts, and questions that no model can have read the answers of.
+
+Entities are dealt to splits before any fact is drawn, and facts never cross splits, so no subject, bridge or answer of a
+test question occurs in a training chain. All passages, of all splits, are in one corpus.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from rolecast.seeding import stream
+from rolecast.types import Passage, Question, question_id
+from rolecast.world.grammar import RELATIONS, RELATIONS_OF, TYPES, Fact
+from rolecast.world.graph import Graph
+from rolecast.world.names import draw_names
+from rolecast.world.questions import (
+    Draft,
+    RelationsOf,
+    draft_chain,
+    draft_comparison,
+    draft_intersection,
+)
+
+DATASET = "counterfactual"
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    passages: list[Passage]
+    questions: dict[str, list[Question]]  # by split
+    entities: dict[str, int] = field(default_factory=dict)  # by split
+
+
+def build_world(seed: int, entities: dict[str, int], questions: dict[str, int]) -> World:
+    """`entities` and `questions` per split. Every entity has four facts, so the corpus has four times as many passages.
+
+    Questions come in equal parts of 1 to 4 facts; of those with two facts a third each are chains, comparisons and
+    intersections.
+    """
+    taken: set[str] = set()
+    facts: list[Fact] = []
+    drafts: dict[str, list[Draft]] = {}
+    for split, count in entities.items():
+        types = _deal_types(draw_names(count, stream(seed, "names", split), taken=taken))
+        graph = _draw_facts(types, stream(seed, "facts", split))
+        facts += graph.facts
+        drafts[split] = _draw_questions(graph, types, questions[split], stream(seed, "questions", split))
+    order = list(range(len(facts)))
+    stream(seed, "order").shuffle(order)
+    ids = {facts[index]: f"p{place:06d}" for place, index in enumerate(order)}
+    passages = [Passage(ids[facts[index]], facts[index].subject, facts[index].sentence) for index in order]
+    return World(
+        passages,
+        {
+            split: [draft.question(question_id(f"{DATASET}-{seed}", split, row), ids.__getitem__) for row, draft in enumerate(rows)]
+            for split, rows in drafts.items()
+        },
+        dict(entities),
+    )
+
+
+def _deal_types(names: list[str]) -> dict[str, str]:
+    return {name: TYPES[index % len(TYPES)] for index, name in enumerate(names)}
+
+
+def _draw_facts(types: dict[str, str], rng: random.Random) -> Graph:
+    """One object for every relation of every entity, none of them the entity itself."""
+    by_type = {t: [name for name, kind in types.items() if kind == t] for t in TYPES}
+    graph = Graph()
+    for subject, kind in types.items():
+        for relation in RELATIONS_OF[kind]:
+            obj = subject
+            while obj == subject:
+                obj = rng.choice(by_type[RELATIONS[relation][1]])
+            graph.add(Fact(subject, relation, obj))
+    return graph
+
+
+def _draw_questions(graph: Graph, types: dict[str, str], count: int, rng: random.Random) -> list[Draft]:
+    """Distinct questions, interleaved by the number of facts they need."""
+    relations_of = RelationsOf(types)
+    names = list(types)
+    drafts: list[Draft] = []
+    texts: set[str] = set()
+    while len(drafts) < count:
+        hops = len(drafts) % 4 + 1
+        kind = ("chain", "comparison", "intersection")[len(drafts) // 4 % 3] if hops == 2 else "chain"
+        draft = None
+        if kind == "chain":
+            draft = draft_chain(graph, rng.choice(names), hops, rng, relations_of)
+        elif kind == "comparison":
+            draft = _comparison(graph, rng, same=len(drafts) // 12 % 2 == 0)
+        else:
+            draft = _intersection(graph, rng.choice(names), types, rng)
+        if draft is not None and draft.text not in texts:
+            texts.add(draft.text)
+            drafts.append(draft)
+    return drafts
+
+
+def _comparison(graph: Graph, rng: random.Random, same: bool) -> Draft | None:
+    first = rng.choice(graph.facts)
+    if same:
+        others = [f for f in graph.subjects_of(first.relation, first.object) if f != first]
+        return draft_comparison(first, rng.choice(others)) if others else None
+    second = rng.choice(graph.facts)
+    if second.relation != first.relation or second.object == first.object:
+        return None
+    return draft_comparison(first, second)
+
+
+def _intersection(graph: Graph, subject: str, types: dict[str, str], rng: random.Random) -> Draft | None:
+    """Only objects with at most two subjects each, and one entity in common, so that the answer is unique and findable."""
+    first, second = rng.sample(graph.about(subject), 2)
+    subjects = [{f.subject for f in graph.subjects_of(fact.relation, fact.object)} for fact in (first, second)]
+    if any(len(s) > 2 for s in subjects) or len(subjects[0] & subjects[1]) != 1:
+        return None
+    return draft_intersection(types[subject], first, second)
