@@ -30,7 +30,7 @@ def evaluate(run: str, stage: str, metrics: dsl.Output[dsl.Metrics]) -> str:
 
 
 @dsl.component(base_image=IMAGE, install_kfp_package=False)
-def report(run: str, results: list, page: dsl.Output[dsl.HTML]) -> str:
+def report(run: str, results: list[str], page: dsl.Output[dsl.HTML]) -> str:
     from rolecast.stages import tasks
 
     return tasks.report(run, page.path)

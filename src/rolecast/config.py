@@ -31,6 +31,7 @@ class ScratchConfig(Closed):
     hidden: int = Field(128, ge=8)
     layers: int = Field(4, ge=1)
     heads: int = Field(4, ge=1)
+    head_dim: int = Field(64, ge=8)
     feed_forward: int = Field(384, ge=8)
 
 
@@ -79,7 +80,10 @@ class EngineConfig(Closed):
 
 
 class SftConfig(Closed):
-    """`batch` in rows (turns). `mix`: share of rows of each role; empty takes them as episodes have them."""
+    """`batch` in rows (turns). `mix`: share of rows of each role; empty takes them as episodes have them.
+
+    `drills`: share of reading drills among the rows of the first `drills_until` of the steps; for models from scratch.
+    """
 
     steps: int = Field(1000, ge=0)
     batch: int = Field(16, ge=1)
@@ -87,6 +91,8 @@ class SftConfig(Closed):
     optimizer: OptimizerConfig = OptimizerConfig()
     errors: TeacherErrors = TeacherErrors()
     mix: dict[str, float] = {}
+    drills: float = Field(0.0, ge=0, lt=1)
+    drills_until: float = Field(1.0, ge=0, le=1)
     checkpoint_every: int = Field(250, ge=1)
     keep: int = Field(2, ge=1)
 

@@ -17,9 +17,14 @@ def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
         low, high = result["ci95"]
         by_hops = [f"{100 * result['by_hops'][h]['em']:.1f}" if h in result["by_hops"] else "–" for h in hops]
         cost = [f"{result['tokens_per_question']:.0f}", f"{result['searches_per_question']:.1f}", str(result["n"])]
-        rows.append([stage, f"{100 * result['em']:.1f}", f"{100 * low:.1f} – {100 * high:.1f}", f"{100 * result['f1']:.1f}", *by_hops, *cost])
+        rows.append(
+            [stage, f"{100 * result['em']:.1f}", f"{100 * low:.1f} – {100 * high:.1f}", f"{100 * result['f1']:.1f}", *by_hops, *cost]
+        )
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = ["  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))) for row in [head, *rows]]
+    lines = [
+        "  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in [head, *rows]
+    ]
     return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])
 
 

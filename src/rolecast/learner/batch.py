@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,13 +69,14 @@ class TokenBatch:
         column = np.zeros(len(self.ids))
         for number, action in enumerate(self.actions):
             column[self.action == number] = numbers[action]
-        return replace(self, **{name: column})
+        filled: dict[str, Any] = {name: column}
+        return replace(self, **filled)
 
     def select(self, rows: Sequence[int]) -> TokenBatch:
         """The batch of these rows, in this order."""
         index = np.concatenate([np.arange(self.starts[row], self.starts[row + 1]) for row in rows])
         lengths = self.row_lengths()[list(rows)]
-        picked = {name: getattr(self, name)[index] for name in _TOKEN_FIELDS}
+        picked: dict[str, Any] = {name: getattr(self, name)[index] for name in _TOKEN_FIELDS}
         return replace(self, starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), **picked)
 
 
@@ -138,7 +140,9 @@ def _assemble(
     slot: Slot, rows: Sequence[Mapping[str, npt.NDArray[np.generic]]], tags: tuple[str, ...], actions: tuple[str, ...]
 ) -> TokenBatch:
     starts = np.concatenate([[0], np.cumsum([len(row["ids"]) for row in rows])]).astype(np.int64)
-    return TokenBatch(slot, starts, tags=tags, actions=actions, **{name: np.concatenate([row[name] for row in rows]) for name in _TOKEN_FIELDS})
+    return TokenBatch(
+        slot, starts, tags=tags, actions=actions, **{name: np.concatenate([row[name] for row in rows]) for name in _TOKEN_FIELDS}
+    )
 
 
 def weighted(batch: TokenBatch, objective: Objective, rollouts: int) -> TokenBatch:
@@ -229,5 +233,5 @@ class Padded:
             row_index.append(np.full(len(places), i))
             columns.append(places)
             flat.append(places + start)
-        move = lambda parts: torch.from_numpy(np.concatenate(parts)).to(device)  # noqa: E731
-        return cls(torch.from_numpy(ids).to(device), move(row_index), move(columns), np.concatenate(flat))
+        ids_, rows_, columns_ = (torch.from_numpy(array).to(device) for array in (ids, np.concatenate(row_index), np.concatenate(columns)))
+        return cls(ids_, rows_, columns_, np.concatenate(flat))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from rolecast import losses
-from rolecast.credit import Floats
 from rolecast.errors import EmptyUpdateError, RatioGateError
 from rolecast.learner.batch import Padded, TokenBatch, microbatches, minibatches, weighted
 from rolecast.learner.model import Critic, Policy, evaluate_tokens
@@ -43,12 +42,12 @@ class Learner:
     def score(self, batch: TokenBatch) -> TokenBatch:
         """Fills `old_logprob`, `ref_logprob` and `value` with the models as they are before the update."""
         chunks = microbatches(batch, self.max_tokens)
-        filled: dict[str, Floats] = {"old_logprob": evaluate_tokens(self.policy, batch, chunks)}
+        batch = replace(batch, old_logprob=evaluate_tokens(self.policy, batch, chunks))
         if self.reference is not None:
-            filled["ref_logprob"] = evaluate_tokens(self.reference, batch, chunks)
+            batch = replace(batch, ref_logprob=evaluate_tokens(self.reference, batch, chunks))
         if self.critic is not None:
-            filled["value"] = evaluate_tokens(self.critic, batch, chunks)
-        return replace(batch, **filled)
+            batch = replace(batch, value=evaluate_tokens(self.critic, batch, chunks))
+        return batch
 
     def sampler_mismatch(self, batch: TokenBatch) -> float:
         """The largest |π_old / π_sampler − 1| over trained tokens of a scored, on-policy batch."""
@@ -109,7 +108,8 @@ class Learner:
         _tally_by_tag(tally, batch.tags, tags, "entropy", entropy)
         if o.loss == "nll":
             _tally_by_tag(tally, batch.tags, tags, "nll", -logprob.detach())
-            return -(column("weight") * column("advantage") * logprob).sum()
+            nll: torch.Tensor = -(column("weight") * column("advantage") * logprob).sum()
+            return nll
         if o.loss == "gspo":
             numbers, first, unit = np.unique(batch.unit[padded.flat], return_index=True, return_inverse=True)
             index = torch.from_numpy(unit).to(logprob.device)
@@ -154,7 +154,7 @@ class Learner:
             self.critic_optimizer.load_state_dict(state["critic_optimizer"])
 
 
-def _columns(batch: TokenBatch, padded: Padded, device: torch.device) -> Any:
+def _columns(batch: TokenBatch, padded: Padded, device: torch.device) -> Callable[[str], torch.Tensor]:
     def column(name: str) -> torch.Tensor:
         return torch.from_numpy(getattr(batch, name)[padded.flat]).to(device=device, dtype=torch.float32)
 

@@ -47,7 +47,7 @@ class Muon(torch.optim.Optimizer):
 def orthogonalize(matrices: Tensor, iterations: int) -> Tensor:
     """The nearest semi-orthogonal matrices, approximately. `matrices`: (batch, rows, columns)."""
     tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.mT if tall else matrices
+    x: Tensor = matrices.mT if tall else matrices
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(iterations):
         gram = x @ x.mT

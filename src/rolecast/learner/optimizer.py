@@ -12,11 +12,13 @@ from rolecast.learner.muon import Muon
 
 
 class OptimizerConfig(BaseModel):
-    """`muon` trains matrices of hidden layers with Muon and the rest with AdamW, both at the same base rate."""
+    """`muon` trains matrices of hidden layers with Muon and the rest with AdamW, at `rest` times the rate."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Literal["adamw", "muon"] = "adamw"
+    momentum: float = Field(0.9, ge=0, lt=1)  # of Muon
+    rest: float = Field(0.5, gt=0)
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
@@ -36,30 +38,36 @@ class Optimizer:
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         hidden = [p for name, p in module.named_parameters() if config.name == "muon" and p.ndim == 2 and ".layers." in name]
         rest = [p for p in self.parameters if not any(p is h for h in hidden)]
+        rate = lr * config.rest if hidden else lr
         self._parts: list[torch.optim.Optimizer] = [
-            torch.optim.AdamW(rest, lr=lr, betas=config.betas, weight_decay=config.weight_decay)
+            torch.optim.AdamW(rest, lr=rate, betas=config.betas, weight_decay=config.weight_decay)
         ]
         if hidden:
-            self._parts.append(Muon(hidden, lr))
+            self._parts.append(Muon(hidden, lr, config.momentum))
+        self._peaks = [part.param_groups[0]["lr"] for part in self._parts]
 
     def rate(self, step: int) -> float:
         """Learning rate of the update with this number, counted from 0."""
+        return self._lr * self._share(step)
+
+    def _share(self, step: int) -> float:
+        """The schedule: the rate's share of its peak."""
         c = self._config
         if step < c.warmup:
-            return self._lr * (step + 1) / c.warmup
+            return (step + 1) / c.warmup
         start = max(c.warmup, int(c.decay_from * self._total))
         if c.schedule == "constant" or step < start:
-            return self._lr
+            return 1.0
         done = min(1.0, (step - start + 1) / max(1, self._total - start))
         share = 0.5 * (1 + math.cos(math.pi * done)) if c.schedule == "cosine" else 1 - done
-        return self._lr * (c.floor + (1 - c.floor) * share)
+        return c.floor + (1 - c.floor) * share
 
     def step(self, number: int) -> float:
         """Clips, applies and clears the gradients; returns their norm before clipping."""
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self._config.max_grad_norm))
-        for part in self._parts:
+        for part, peak in zip(self._parts, self._peaks, strict=True):
             for group in part.param_groups:
-                group["lr"] = self.rate(number)
+                group["lr"] = peak * self._share(number)
             part.step()
             part.zero_grad(set_to_none=True)
         return norm

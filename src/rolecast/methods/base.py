@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -72,7 +72,7 @@ class Method(ABC):
         return ()
 
 
-@lru_cache(maxsize=None)
+@cache
 def _template(method: str, role: str, style: PromptStyle) -> Template:
     source = files("rolecast.methods").joinpath("prompts", style, method, f"{role}.jinja").read_text()
     return Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(source)

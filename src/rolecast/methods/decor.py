@@ -5,7 +5,7 @@ The planner never sees documents, the filter never sees the question, the answer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
@@ -168,20 +168,23 @@ class Decor(Method):
         if t.status != "ok":
             return -1.0
         named = {(reward.name, reward.on): reward.value for reward in t.rewards}
-        f1, em, judged = (named.get((f"team.{name}", t.id)) for name in ("f1", "em", "judge"))
-        if self.config.team == "hybrid":
-            lam = self.config.lam
-            if f1 is None or (judged is None and lam < 1):
-                return None
-            team = lam * f1 + (1 - lam) * (judged or 0.0)
-        else:
-            team = f1 if self.config.team == "f1" else em
-            if team is None:
-                return None
+        team = self._team_reward({name: named.get((f"team.{name}", t.id)) for name in ("f1", "em", "judge")})
+        if team is None:
+            return None
         scores = [value for action in actions if (value := named.get(("role", action))) is not None]
         if not scores:  # e.g. a wrong answer without the evidence in memory: no verdict, the team reward alone
             return team
         return self.config.alpha * team + (1 - self.config.alpha) * fmean(scores)
+
+    def _team_reward(self, scores: Mapping[str, float | None]) -> float | None:
+        """Eq. 2, or one of its ablations. None if a score that counts is missing."""
+        if self.config.team != "hybrid":
+            return scores[self.config.team]
+        weights = {"f1": self.config.lam, "judge": 1 - self.config.lam}
+        counted = {name: (weight, scores[name]) for name, weight in weights.items() if weight}
+        if any(score is None for _, score in counted.values()):
+            return None
+        return sum(weight * score for weight, score in counted.values() if score is not None)
 
     def objectives(self) -> tuple[Objective, ...]:
         """One sequence-level objective over the shared weights; roles differ by their units (eq. 4-5)."""

@@ -9,7 +9,38 @@ from pathlib import Path
 import bm25s
 import numpy as np
 
-STOPWORDS = frozenset("a an and are as at be by do for from has have in is it of on or same the to was were what which who with".split())
+STOPWORDS = frozenset(
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "by",
+        "do",
+        "for",
+        "from",
+        "has",
+        "have",
+        "in",
+        "is",
+        "it",
+        "of",
+        "on",
+        "or",
+        "same",
+        "the",
+        "to",
+        "was",
+        "were",
+        "what",
+        "which",
+        "who",
+        "with",
+    ]
+)
 
 
 def tokenize(text: str) -> list[str]:

@@ -16,7 +16,9 @@ class Renderer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         if not tokenizer.chat_template:
-            raise InputError("the tokenizer has no chat template; use an instruction-tuned model or add chat_template.jinja to its directory")
+            raise InputError(
+                "the tokenizer has no chat template; use an instruction-tuned model or add chat_template.jinja to its directory"
+            )
         self.tokenizer = tokenizer
 
     def prompt(self, messages: Sequence[Message]) -> tuple[tuple[int, ...], str]:

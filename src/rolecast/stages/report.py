@@ -18,7 +18,9 @@ STAGES = ("sft", "rl")
 
 def report(run: Run) -> Path:
     """Writes both files from whatever stages the run has; returns the summary's path."""
-    results = {stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in STAGES if committed(run.evaluation(stage))}
+    results = {
+        stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in STAGES if committed(run.evaluation(stage))
+    }
     curves = {stage: read_metrics(run.stage(stage)) for stage in STAGES}
     summary: dict[str, Any] = {
         "method": run.config.method.name,

@@ -161,7 +161,9 @@ class Trainer:
             if len(kept) == c.rl.questions or mode == "off":
                 break
         if not kept:
-            raise EmptyUpdateError(f"step {step}: no group has any variance after {c.rl.refill + 1} rounds; raise rl.questions or rl.refill")
+            raise EmptyUpdateError(
+                f"step {step}: no group has any variance after {c.rl.refill + 1} rounds; raise rl.questions or rl.refill"
+            )
         self.progress.dropped += dropped
         return kept, {"groups": float(len(kept)), "groups/dropped": float(dropped), "tokens/sampled": float(self.progress.sampled)}
 
@@ -257,4 +259,4 @@ def _valid(trajectories: Sequence[Trajectory]) -> float:
 
 def _frozen(path: Path, config: ModelConfig) -> PreTrainedModel:
     model, _ = load_model(path, config)
-    return model.requires_grad_(False)  # type: ignore[no-any-return]
+    return model.requires_grad_(False)

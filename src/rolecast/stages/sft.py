@@ -49,7 +49,10 @@ def _train(run: Run) -> None:
     block: list[list[Example]] = []
     for step in range(start, c.sft.steps):
         if step % BLOCK == 0 or not block:
-            block = draw_block(method, teacher, renderer, c.seed, step // BLOCK, BLOCK, c.sft.batch, c.sft.mix, c.model.max_context)
+            drills = c.sft.drills if step < c.sft.drills_until * c.sft.steps else 0.0
+            block = draw_block(
+                method, teacher, renderer, c.seed, step // BLOCK, BLOCK, c.sft.batch, c.sft.mix, drills, c.model.max_context
+            )
         numbers = learner.update(sft_batch("shared", block[step % BLOCK]))
         if step % LOG_EVERY == 0:
             metrics.write(step, numbers)

@@ -42,7 +42,8 @@ def start_model(config: RunConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
         LlamaConfig(
             vocab_size=len(tokenizer), hidden_size=scratch.hidden, intermediate_size=scratch.feed_forward,
             num_hidden_layers=scratch.layers, num_attention_heads=scratch.heads, num_key_value_heads=scratch.heads,
-            max_position_embeddings=config.model.max_context, tie_word_embeddings=True, bos_token_id=None,
+            head_dim=scratch.head_dim,
+            max_position_embeddings=config.model.max_context, tie_word_embeddings=False, bos_token_id=None,
             eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         )
     )  # fmt: skip

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rolecast.ports import Completion, GenerateRequest
 from rolecast.rollout.env import Env
 from rolecast.types import Question, Role, Trajectory
-from rolecast.world.grammar import RELATIONS, RELATIONS_OF, Fact, facts_in, rephrased
+from rolecast.world.grammar import RELATIONS, RELATIONS_OF, Fact, facts_in, forward_query, names, rephrased
 
 
 class TeacherErrors(BaseModel):
@@ -66,9 +66,9 @@ def next_query(question: Question, known: str, asked: Sequence[str], errors: Tea
     if not missing or (asked and rng.random() < errors.stop_early):
         return None
     hop = missing[0]
-    if " of " in hop.query and rng.random() < errors.wrong_relation:
+    if hop.relation in RELATIONS and names(hop.query, hop.subject) and rng.random() < errors.wrong_relation:
         others = [r for r in RELATIONS_OF[RELATIONS[hop.relation][0]] if r != hop.relation]
-        wrong = f"{rng.choice(others)} of {hop.subject}"
+        wrong = forward_query(rng.choice(others), hop.subject)
         if wrong not in asked:
             return wrong
     return next((query for query in (hop.query, rephrased(hop.query)) if query not in asked), None)

@@ -16,6 +16,7 @@ from rolecast.seeding import stream
 from rolecast.teachers.base import Teacher, TeacherEnv, TeacherErrors, TeacherVoice
 from rolecast.teachers.baselines import AnswerTeacher
 from rolecast.teachers.decor import DecorTeacher
+from rolecast.teachers.drills import draw_drill
 from rolecast.teachers.search_r1 import SearchR1Teacher
 from rolecast.types import Action, Example, Thread, Trajectory
 from rolecast.world.throwaway import ThrowawayRetriever, draw_throwaway
@@ -46,22 +47,31 @@ def throwaway_episode(method: Method, teacher: Teacher, renderer: Renderer, seed
 
 
 def draw_block(
-    method: Method, teacher: Teacher, renderer: Renderer, seed: int, block: int, batches: int, batch: int, mix: Mapping[str, float],
+    method: Method,
+    teacher: Teacher,
+    renderer: Renderer,
+    seed: int,
+    block: int,
+    batches: int,
+    batch: int,
+    mix: Mapping[str, float],
+    drills: float,
     max_context: int,
-) -> list[list[Example]]:  # fmt: skip
-    """`batches` lists of `batch` rows, roles in the shares of `mix` (empty: as they come).
+) -> list[list[Example]]:
+    """`batches` lists of `batch` rows: a share of `drills`, the rest turns with roles in the shares of `mix` (empty: as they come).
 
     Rows of similar length share a batch, and batches are in random order.
     """
     rng = stream(seed, "block", block)
-    wanted = {role: round(share * batches * batch) for role, share in mix.items()}
+    total = batches * batch
+    rows = [draw_drill(renderer, rng) for _ in range(round(drills * total))]
+    wanted = {role: round(share * (total - len(rows))) for role, share in mix.items()}
     if wanted:
-        wanted[next(iter(wanted))] += batches * batch - sum(wanted.values())
-    rows: list[Example] = []
+        wanted[next(iter(wanted))] += total - len(rows) - sum(wanted.values())
     number = block << 20  # episodes are numbered within their block
-    while len(rows) < batches * batch:
+    while len(rows) < total:
         for thread in throwaway_episode(method, teacher, renderer, seed, number, max_context).threads:
-            if len(rows) < batches * batch and (not wanted or wanted.get(thread.role, 0) > 0):
+            if len(rows) < total and (not wanted or wanted.get(thread.role, 0) > 0):
                 rows.append(example_of(thread))
                 if wanted:
                     wanted[thread.role] -= 1
@@ -69,7 +79,7 @@ def draw_block(
     rng.shuffle(rows)
     window = 8 * batch
     dealt = []
-    for start in range(0, len(rows), window):
+    for start in range(0, total, window):
         part = sorted(rows[start : start + window], key=lambda row: len(row.ids))
         dealt += [part[i : i + batch] for i in range(0, len(part), batch)]
     rng.shuffle(dealt)

@@ -142,7 +142,7 @@ def _deal_countries(facts: Facts, questions: dict[str, int], rng: random.Random)
 def _draw_questions(facts: Facts, members: set[str], split: str, count: int, rng: random.Random) -> list[Draft]:
     graph = Graph(fact for fact in facts.graph.facts if facts.countries_of([fact]) <= members)
     pools: dict[tuple[str, int], Iterator[Draft]] = {("chain", hops): iter(_chains(graph, hops, rng)) for hops in range(1, 5)}
-    pools["comparison", 2] = _comparisons(graph, count, rng)
+    pools["comparison", 2] = _comparisons(graph, rng)
     pools["intersection", 2] = iter(_intersections(facts, members, rng))
     drafts: list[Draft] = []
     for slot in cycle(_SLOTS):
@@ -181,20 +181,19 @@ def _walks(graph: Graph, subject: str, hops: int, before: tuple[Fact, ...] = ())
             yield from _walks(graph, fact.object, hops - 1, (*before, fact))
 
 
-def _comparisons(graph: Graph, count: int, rng: random.Random) -> Iterator[Draft]:
-    """Pairs of subjects, with the same object and with different objects in turn. Ends when new pairs become rare."""
+def _comparisons(graph: Graph, rng: random.Random) -> Iterator[Draft]:
+    """Pairs of subjects, with the same object and with different objects in turn: at most one pair a fact, or pairs swamp the rest."""
     of = {relation: [fact for fact in graph.facts if fact.relation == relation] for relation in COMPARED}
     relations = [relation for relation in COMPARED if of[relation]]
     asked: set[frozenset[Fact]] = set()
-    for _ in range(50 * count if relations else 0):
+    for _ in range(4 * len(graph.facts) if relations else 0):  # draws, of which some give no new pair
         first = rng.choice(of[rng.choice(relations)])
         same = len(asked) % 2 == 0
-        others = [fact for fact in of[first.relation] if fact != first and (fact.object == first.object) is same]
-        if others:
-            second = rng.choice(others)
-            if frozenset({first, second}) not in asked:
-                asked.add(frozenset({first, second}))
-                yield draft_comparison(first, second)
+        second = rng.choice(graph.subjects_of(first.relation, first.object) if same else of[first.relation])
+        pair = frozenset({first, second})
+        if len(pair) == 2 and (first.object == second.object) is same and pair not in asked and len(asked) < len(graph.facts):
+            asked.add(pair)
+            yield draft_comparison(first, second)
 
 
 def _intersections(facts: Facts, members: set[str], rng: random.Random) -> list[Draft]:
@@ -242,6 +241,6 @@ def _second_query(facts: Facts, fact: Fact) -> str | None:
 
 def _spellings(answers: Sequence[str]) -> tuple[str, ...]:
     """Each answer as the tables spell it, and with plain letters."""
-    quotes = str.maketrans("‘’ʻ", "'''")
+    quotes = str.maketrans("\u2018\u2019\u02bb", "'''")
     plain = ("".join(c for c in unicodedata.normalize("NFKD", a.translate(quotes)) if not unicodedata.combining(c)) for a in answers)
     return tuple(dict.fromkeys((*answers, *plain)))

@@ -7,7 +7,7 @@ have distinct names, so a relation's name tells the type of its subject and of i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 RELATIONS: dict[str, tuple[str, str]] = {  # relation: (type of the subject, type of the object)
@@ -107,7 +107,5 @@ def intersection_question(kind: str, first: Fact, second: Fact) -> str:
 
 def lexicon() -> list[str]:
     """Every word that passages, queries, questions and the scripted teachers use beside names."""
-    text: Iterable[str] = [
-        *RELATIONS, *TYPES, "The the of is as Who What Which Do and have has same yes no unknown".split(), "? . : , ;".split(),
-    ]  # fmt: skip
-    return sorted({w for item in text for w in ([item] if isinstance(item, str) else item)})
+    plain = ["The", "the", "of", "is", "as", "Who", "What", "Which", "Do", "and", "have", "has", "same", "yes", "no", "unknown"]
+    return sorted({*RELATIONS, *TYPES, *plain, "?", ".", ":", ",", ";"})

@@ -34,7 +34,7 @@ class Draft:
         return Question(id, self.text, gold, self.type, len(hops))
 
 
-def draft_chain(graph: Graph, subject: str, hops: int, rng: random.Random, relations_of: "RelationsOf") -> Draft | None:
+def draft_chain(graph: Graph, subject: str, hops: int, rng: random.Random, relations_of: RelationsOf) -> Draft | None:
     """A walk of `hops` relations, none of them twice, that meets no entity twice. None if the walk gets stuck."""
     facts: list[Fact] = []
     seen = {subject}

@@ -20,7 +20,30 @@ TAGS = tuple(
     for tag in ("think", "search", "filter", "answer", "information")
     for slash in ("", "/")
 )  # fmt: skip
-ROLE_WORDS = "planner filter answerer searcher question memory documents query next fact nothing missing done one two no none None find keep only Doc".split()
+ROLE_WORDS = [
+    "planner",
+    "filter",
+    "answerer",
+    "searcher",
+    "question",
+    "memory",
+    "documents",
+    "query",
+    "next",
+    "fact",
+    "nothing",
+    "missing",
+    "done",
+    "one",
+    "two",
+    "no",
+    "none",
+    "None",
+    "find",
+    "keep",
+    "only",
+    "Doc",
+]
 _TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"

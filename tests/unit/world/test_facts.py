@@ -84,7 +84,8 @@ def test_names_are_unique_and_of_one_type() -> None:
 
 def test_neighbours_are_countries_listed_once_and_stated_from_both_sides() -> None:
     pairs = [(row["first"], row["second"]) for row in rows("neighbours")]
-    assert all(first < second for first, second in pairs) and len(set(pairs)) == len(pairs)
+    assert all(first < second for first, second in pairs)
+    assert len(set(pairs)) == len(pairs)
     assert {name for pair in pairs for name in pair} <= set(COUNTRIES)
     borders = {(fact.subject, fact.object) for fact in load_facts().borders}
     assert borders == {(b, a) for a, b in borders}
@@ -120,7 +121,8 @@ def test_facts_checked_by_hand(country: str, continent: str, currency: str, capi
 def test_neighbours_checked_by_hand() -> None:
     graph = load_facts().graph
     portugal = graph.object_of("neighbour", "Portugal")
-    assert portugal is not None and portugal.object == "Spain"
+    assert portugal is not None
+    assert portugal.object == "Spain"
     assert graph.object_of("neighbour", "France") is None  # it has several
     assert OBJECTS["neighbour", "Switzerland"] == {"Austria", "France", "Germany", "Italy", "Liechtenstein"}
     assert OBJECTS["neighbour", "Cuba"] == set()
@@ -176,16 +178,16 @@ def test_no_country_is_in_two_splits(seed: int) -> None:
 
 
 def test_answers_may_be_given_in_plain_letters() -> None:
-    world = build_facts_world(0, {"train": 3000})
-    spelled = {answers for question in world.questions["train"] if len(answers := question.gold.answers) > 1}
-    assert spelled
-    assert all(plain.isascii() or not plain.isspace() for _, plain in spelled)
+    asked = build_facts_world(0, {"train": 6000}).questions["train"]
+    answers = {question.gold.answers for question in asked}
+    assert {("Brasília", "Brasilia"), ("Nuku‘alofa", "Nuku'alofa"), ("Paris",)} <= answers
 
 
 def test_the_world_is_a_function_of_the_seed(world: World) -> None:
     assert build_facts_world(0, QUESTIONS) == world
     other = build_facts_world(1, QUESTIONS)
-    assert other.questions != world.questions and other.passages != world.passages
+    assert other.questions != world.questions
+    assert other.passages != world.passages
     assert {passage.text for passage in other.passages} == {passage.text for passage in world.passages}
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 
 
-class StaticRows(Cache):
+class StaticRows(Cache):  # type: ignore[misc]  # transformers ships no types
     """Keys and values, each (layers, rows, kv_heads, length, head_dim), allocated once."""
 
     def __init__(self, config: PreTrainedConfig, rows: int, length: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -23,7 +23,7 @@ class StaticRows(Cache):
         shape = (config.num_hidden_layers, rows, heads, length, dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
-        self._rows = torch.zeros(0, dtype=torch.long)  # of the batch in the coming forward pass
+        self._first = 0  # row of the coming forward pass's first sequence
         self._places = torch.zeros(0, dtype=torch.long)  # position of each of its tokens, (batch, tokens)
         self._span = 0  # how much of the length attention looks at
 
@@ -31,7 +31,7 @@ class StaticRows(Cache):
         """The coming forward pass writes its tokens at `places` (batch, tokens) of rows from `first_row` on."""
         self._first, self._places, self._span = first_row, places, span
 
-    def update(  # type: ignore[override]
+    def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows = slice(self._first, self._first + key_states.shape[0])

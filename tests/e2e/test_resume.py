@@ -1,0 +1,132 @@
+"""A run killed with SIGKILL in any stage goes on from its last committed checkpoint and ends bitwise equal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+CONFIG = """
+name: tiny
+lockstep: true
+threads: 1
+method: {name: decor, prompts: compact, max_tokens: 24, memory_tokens: 128, condenser: extractive, lr: 1.0e-3, clip_low: 0.1, clip_high: 0.1}
+model: {max_context: 256, scratch: {hidden: 32, layers: 2, heads: 2, feed_forward: 64}}
+data: {world: {entities: {train: 150, dev: 60, test: 90}, questions: {train: 60, dev: 8, test: 16}}}
+sft: {steps: 60, batch: 8, lr: 3.0e-3, optimizer: {name: muon}, checkpoint_every: 10, keep: 2}
+rl: {steps: 12, questions: 4, group: 4, dev: 8, eval_every: 3, checkpoint_every: 2, keep: 2, refill: 3}
+eval: {n: 16, bootstrap: 100}
+"""
+RUNNER = """
+import sys
+from pathlib import Path
+from rolecast.config import load_config
+from rolecast.stages import tasks
+config = load_config(Path(sys.argv[1]))
+run = tasks.prepare(sys.argv[2], config.model_dump_json())
+for stage in ("sft", "rl"):
+    tasks.train(run, stage)
+    tasks.evaluate(run, stage)
+tasks.report(run)
+"""
+
+
+def start(folder: Path, run: Path) -> subprocess.Popen[bytes]:
+    (folder / "config.yaml").write_text(CONFIG)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", RUNNER, str(folder / "config.yaml"), str(run)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def finish(folder: Path, run: Path) -> None:
+    process = start(folder, run)
+    _, errors = process.communicate(timeout=400)
+    assert process.returncode == 0, errors.decode()[-2000:]
+
+
+def outcome(run: Path) -> dict[str, str]:
+    """Hashes of everything that a run decides; times and paths are left out."""
+    files = [run / stage / "model" / "model.safetensors" for stage in ("sft", "rl")]
+    files += [run / stage / "metrics.jsonl" for stage in ("sft", "rl")]
+    files += [run / "eval" / stage / name for stage in ("sft", "rl") for name in ("result.json", "predictions.jsonl", "traces.json")]
+    return {str(file.relative_to(run)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def kill_when(folder: Path, run: Path, ready: Callable[[], bool]) -> None:
+    process = start(folder, run)
+    deadline = time.monotonic() + 300
+    while not ready():
+        assert process.poll() is None, "the run ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    finish(folder, folder / "run")
+    return outcome(folder / "run")
+
+
+def rows(run: Path, stage: str) -> int:
+    file = run / stage / "metrics.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+MOMENTS: dict[str, Callable[[Path], bool]] = {
+    "world": lambda run: (run / ".world.partial").exists() or (run / "world").exists(),
+    "index": lambda run: (run / ".index.partial").exists() or (run / "index").exists(),
+    "sft before its first checkpoint": lambda run: rows(run, "sft") >= 1,
+    "sft after a checkpoint": lambda run: (run / "sft" / "checkpoints" / "step-000040").exists(),
+    "sft inside a checkpoint": lambda run: (run / "sft" / "checkpoints" / ".step-000030.partial").exists(),
+    "eval of sft": lambda run: (run / "sft" / "model" / "manifest.json").exists(),
+    "rl before its first checkpoint": lambda run: rows(run, "rl") >= 2,
+    "rl after a checkpoint": lambda run: (run / "rl" / "checkpoints" / "step-000006").exists(),
+    "eval of rl": lambda run: (run / "rl" / "model" / "manifest.json").exists(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_run_ends_bitwise_equal(moment: str, tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    run = tmp_path / "run"
+    kill_when(tmp_path, run, lambda: MOMENTS[moment](run))
+    assert not (run / "summary.json").exists()
+    finish(tmp_path, run)
+    assert outcome(run) == undisturbed
+
+
+@pytest.mark.slow
+def test_two_runs_are_bitwise_equal_and_old_checkpoints_are_pruned(tmp_path: Path, undisturbed: dict[str, str]) -> None:
+    finish(tmp_path, tmp_path / "run")
+    assert outcome(tmp_path / "run") == undisturbed
+    for stage in ("sft", "rl"):
+        assert len(list((tmp_path / "run" / stage / "checkpoints").glob("step-*"))) == 2
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert set(summary) == {"method", "seed", "stages", "controls", "seconds", "report"}
+
+
+@pytest.mark.slow
+def test_a_second_process_is_refused_while_one_works(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first = start(tmp_path, run)
+    while rows(run, "sft") < 1:
+        time.sleep(0.02)
+    second = start(tmp_path, run)
+    _, errors = second.communicate(timeout=120)
+    assert second.returncode != 0
+    assert b"in use by another process" in errors
+    first.kill()
+    first.wait()

@@ -1,0 +1,153 @@
+"""Learning-rate schedules at hand-picked steps, and what one optimizer step does."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from rolecast.learner.muon import Muon
+from rolecast.learner.optimizer import Optimizer, OptimizerConfig
+
+
+class Toy(nn.Module):
+    """Named like a language model: matrices of hidden layers, a bias, and an embedding outside the layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Module()
+        self.model.layers = nn.ModuleList([nn.Linear(3, 3)])
+        self.model.embed = nn.Embedding(5, 3)
+        with torch.no_grad():
+            for number, parameter in enumerate(self.parameters(), 1):
+                parameter.copy_(torch.arange(parameter.numel()).reshape(parameter.shape) * 0.1 + number)
+
+    def with_gradients(self, size: float = 1.0) -> Toy:
+        for parameter in self.parameters():
+            parameter.grad = torch.full_like(parameter, size)
+        return self
+
+
+def numbers(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("config", "total", "rates"),
+    [
+        ({}, 10, {0: 1.0, 5: 1.0, 9: 1.0, 50: 1.0}),
+        ({"warmup": 4}, 10, {0: 0.25, 1: 0.5, 3: 1.0, 4: 1.0, 9: 1.0}),
+        ({"schedule": "linear"}, 10, {0: 0.9, 4: 0.5, 8: 0.1, 9: 0.0, 30: 0.0}),
+        ({"schedule": "linear", "decay_from": 0.6}, 10, {0: 1.0, 5: 1.0, 6: 0.75, 7: 0.5, 9: 0.0}),
+        ({"schedule": "linear", "decay_from": 0.6, "floor": 0.1}, 10, {5: 1.0, 6: 0.775, 9: 0.1, 99: 0.1}),
+        ({"schedule": "linear", "warmup": 2}, 10, {0: 0.5, 1: 1.0, 2: 0.875, 9: 0.0}),
+        ({"schedule": "linear", "warmup": 8, "decay_from": 0.2}, 10, {7: 1.0, 8: 0.5, 9: 0.0}),
+        ({"schedule": "cosine"}, 10, {0: 0.9755283, 4: 0.5, 9: 0.0}),
+        ({"schedule": "cosine", "warmup": 2, "floor": 0.5}, 10, {1: 1.0, 5: 0.75, 9: 0.5}),
+        ({"schedule": "cosine", "decay_from": 1.0}, 10, {9: 1.0}),
+        ({"schedule": "linear", "warmup": 20}, 10, {0: 0.05, 9: 0.5, 19: 1.0}),
+    ],
+)
+def test_rate(config: dict[str, Any], total: int, rates: dict[int, float]) -> None:
+    optimizer = Optimizer(Toy(), OptimizerConfig(**config), 2.0, total)
+    assert {step: optimizer.rate(step) for step in rates} == {step: pytest.approx(2.0 * rate) for step, rate in rates.items()}
+
+
+@pytest.mark.parametrize("bad", [{"floor": 1.5}, {"decay_from": -0.1}, {"warmup": -1}, {"max_grad_norm": 0}, {"name": "sgd"}, {"lr": 1}])
+def test_config_is_closed_and_checked(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        OptimizerConfig(**bad)
+
+
+def test_a_step_applies_the_rate_of_its_number() -> None:
+    toy = Toy()
+    before = numbers(toy)
+    optimizer = Optimizer(toy.with_gradients(), OptimizerConfig(warmup=4, max_grad_norm=1e9), 0.01, 10)
+    optimizer.step(1)
+    for name, parameter in toy.named_parameters():
+        assert torch.allclose(before[name] - parameter, torch.tensor(0.005), atol=1e-5)  # Adam's first step has the rate's size
+
+
+def test_a_step_reports_the_norm_before_it_clips() -> None:
+    toy = Toy()
+    size = sum(p.numel() for p in toy.parameters()) ** 0.5
+    optimizer = Optimizer(toy.with_gradients(3.0), OptimizerConfig(max_grad_norm=1.0), 0.1, 10)
+    assert optimizer.step(0) == pytest.approx(3 * size)
+
+
+def test_gradients_are_clipped_to_the_largest_norm() -> None:
+    toy = Toy()
+    optimizer = Optimizer(toy.with_gradients(3.0), OptimizerConfig(max_grad_norm=0.5, betas=(0.0, 0.0)), 0.1, 10)
+    seen: list[float] = []
+    optimizer._parts[0].register_step_pre_hook(
+        lambda part, *_: seen.append(sum(float((p.grad**2).sum()) for group in part.param_groups for p in group["params"]) ** 0.5)
+    )
+    optimizer.step(0)
+    assert seen == pytest.approx([0.5], rel=1e-4)
+
+
+def test_a_step_clears_the_gradients() -> None:
+    toy = Toy()
+    Optimizer(toy.with_gradients(), OptimizerConfig(), 0.1, 10).step(0)
+    assert all(parameter.grad is None for parameter in toy.parameters())
+
+
+def test_muon_takes_the_matrices_of_hidden_layers_and_adamw_the_rest() -> None:
+    toy = Toy()
+    adamw, muon = Optimizer(toy, OptimizerConfig(name="muon"), 0.1, 10)._parts
+    assert isinstance(muon, Muon)
+    of = {id(parameter): name for name, parameter in toy.named_parameters()}
+    assert [of[id(p)] for p in muon.param_groups[0]["params"]] == ["model.layers.0.weight"]
+    assert sorted(of[id(p)] for p in adamw.param_groups[0]["params"]) == ["model.embed.weight", "model.layers.0.bias"]
+
+
+@pytest.mark.parametrize("rest", [0.5, 2.0])
+def test_both_parts_follow_the_schedule_and_adamw_has_its_share_of_the_rate(rest: float) -> None:
+    optimizer = Optimizer(Toy().with_gradients(), OptimizerConfig(name="muon", schedule="linear", rest=rest), 0.1, 10)
+    optimizer.step(4)
+    adamw, muon = (part.param_groups[0]["lr"] for part in optimizer._parts)
+    assert (adamw, muon, optimizer.rate(4)) == pytest.approx((rest * 0.05, 0.05, 0.05))
+
+
+def test_without_muon_adamw_has_the_whole_rate() -> None:
+    [adamw] = Optimizer(Toy(), OptimizerConfig(rest=0.5), 0.1, 10)._parts
+    assert adamw.param_groups[0]["lr"] == 0.1
+
+
+def test_muon_has_the_momentum_of_the_config() -> None:
+    _, muon = Optimizer(Toy(), OptimizerConfig(name="muon", momentum=0.7), 0.1, 10)._parts
+    assert muon.param_groups[0]["momentum"] == 0.7
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_after_a_reset_nothing_is_remembered(name: str) -> None:
+    used, fresh = Toy(), Toy()
+    config = OptimizerConfig(name=name)  # type: ignore[arg-type]
+    optimizer = Optimizer(used.with_gradients(5.0), config, 0.1, 10)
+    optimizer.step(0)
+    used.load_state_dict(fresh.state_dict())
+    optimizer.reset()
+    used.with_gradients(-1.0)
+    optimizer.step(3)
+    Optimizer(fresh.with_gradients(-1.0), config, 0.1, 10).step(3)
+    assert all(torch.equal(a, b) for a, b in zip(used.parameters(), fresh.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_state_comes_back(name: str) -> None:
+    config = OptimizerConfig(name=name)  # type: ignore[arg-type]
+    one = Toy()
+    first = Optimizer(one.with_gradients(5.0), config, 0.1, 10)
+    first.step(0)
+    two = Toy()
+    two.load_state_dict(one.state_dict())
+    second = Optimizer(two, config, 0.1, 10)
+    second.load_state_dict(deepcopy(first.state_dict()))  # as from a file: torch shares the tensors it is given
+    for toy, optimizer in ((one, first), (two, second)):
+        toy.with_gradients(-1.0)
+        optimizer.step(1)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))

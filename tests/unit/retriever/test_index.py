@@ -1,0 +1,264 @@
+"""Indexes as artifacts, and the in-process retriever over them. The encoder is a table of two-dimensional directions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from rolecast.errors import ArtifactError, InputError
+from rolecast.retriever import index as module
+from rolecast.retriever.dense import Encoder
+from rolecast.retriever.index import LocalRetriever, build_index
+from rolecast.types import Passage
+
+PASSAGES = [
+    Passage("a", "Cats", "red cat"),
+    Passage("b", "Dogs", "blue dog dog"),
+    Passage("c", "", "red dog"),
+    Passage("d", "Owls", "an owl"),
+]
+ANGLES = {"cat": 10, "blue": 80, "dog": 60, "owl": 120, "fish": 180}  # degrees, by the first of these words in a text
+
+
+class FakeEncoder:
+    """Texts about one animal point one way; notes on which side each text was encoded."""
+
+    sides: ClassVar[list[tuple[str, str]]] = []
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def encode(self, texts: Sequence[str], side: Literal["query", "passage"]) -> npt.NDArray[np.float32]:
+        FakeEncoder.sides += [(side, text) for text in texts]
+        angles = [math.radians(next((angle for word, angle in ANGLES.items() if word in text), 270)) for text in texts]
+        return np.array([[math.cos(a), math.sin(a)] for a in angles], dtype=np.float32)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Encoder", FakeEncoder)
+    FakeEncoder.sides = []
+
+
+@pytest.fixture
+def bm25(tmp_path: Path) -> Path:
+    build_index(PASSAGES, tmp_path / "index", "bm25")
+    return tmp_path / "index"
+
+
+def search(retriever: LocalRetriever, k: int, *queries: str) -> list[list[str]]:
+    return [[p.id for p in found] for found in asyncio.run(retriever.search(queries, k))]
+
+
+def test_results_keep_the_order_of_the_queries(bm25: Path) -> None:
+    assert search(LocalRetriever.open(bm25), 3, "owl", "dog", "nothing known", "owl") == [["d"], ["b", "c"], [], ["d"]]
+    assert search(LocalRetriever.open(bm25), 3) == []
+
+
+def test_hits_are_the_passages_with_their_scores(bm25: Path) -> None:
+    retriever = LocalRetriever.open(bm25)
+    [[best, second]] = asyncio.run(retriever.search(["dog"], 2))
+    assert (best.id, best.title, best.text) == ("b", "Dogs", "blue dog dog")
+    assert best.score > second.score > 0
+    assert PASSAGES[1].score == 0.0
+
+
+@pytest.mark.parametrize("k", [5, 100])
+def test_more_than_the_corpus_holds_is_refused(bm25: Path, k: int) -> None:
+    with pytest.raises(InputError, match=f"k = {k}.*4 passages"):
+        search(LocalRetriever.open(bm25), k, "dog")
+
+
+def test_as_many_as_the_corpus_holds_is_allowed(bm25: Path) -> None:
+    assert len(search(LocalRetriever.open(bm25), 4, "red dog owl")[0]) == 4
+
+
+def test_an_empty_corpus_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the corpus is empty"):
+        build_index([], tmp_path / "index", "bm25")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="bm25s meets stop words alone with 'max() arg is an empty sequence'")
+def test_a_corpus_without_a_word_to_search_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        build_index([Passage("a", "", "the of")], tmp_path / "index", "bm25")
+
+
+def test_titles_are_searched_unless_the_text_has_them(tmp_path: Path) -> None:
+    passages = [Passage("a", "Whales", "they sing"), Passage("b", "sing", "they sing"), Passage("c", "", "they hum")]
+    build_index(passages, tmp_path / "index", "bm25")
+    retriever = LocalRetriever.open(tmp_path / "index")
+    assert search(retriever, 3, "whales") == [["a"]]
+    [[first, second]] = asyncio.run(retriever.search(["sing"], 2))
+    assert (first.id, second.id) == ("b", "a")  # one "sing" each: b's title is not counted again, so b is the shorter text
+
+
+def test_passages_are_fetched_by_id(bm25: Path) -> None:
+    retriever = LocalRetriever.open(bm25)
+    assert asyncio.run(retriever.fetch(["c", "a", "c"])) == [PASSAGES[2], PASSAGES[0], PASSAGES[2]]
+    with pytest.raises(InputError, match="'z'"):
+        asyncio.run(retriever.fetch(["a", "z"]))
+
+
+def test_a_word_index_cannot_embed(bm25: Path) -> None:
+    with pytest.raises(InputError, match="bm25"):
+        asyncio.run(LocalRetriever.open(bm25).embed(["dog"]))
+
+
+# Artifacts
+
+
+def files_of(path: Path) -> list[str]:
+    return sorted(json.loads((path / "manifest.json").read_text())["files"])
+
+
+def test_the_manifest_lists_every_file(bm25: Path) -> None:
+    there = sorted(str(file.relative_to(bm25)) for file in bm25.rglob("*") if file.is_file() and file.name != "manifest.json")
+    assert files_of(bm25) == there
+    assert {"corpus.jsonl", "index.json"} <= set(there)
+    assert any(name.startswith("bm25/") for name in there)
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("harm", [flip, cut, Path.unlink])
+def test_a_harmed_file_is_refused_by_name(bm25: Path, harm: Callable[[Path], None]) -> None:
+    for name in files_of(bm25):
+        kept = (bm25 / name).read_bytes()
+        harm(bm25 / name)
+        with pytest.raises(ArtifactError, match=name):
+            LocalRetriever.open(bm25)
+        (bm25 / name).write_bytes(kept)
+    LocalRetriever.open(bm25)
+
+
+def test_an_index_without_its_manifest_is_none(bm25: Path) -> None:
+    (bm25 / "manifest.json").unlink()
+    with pytest.raises(ArtifactError, match="no committed index"):
+        LocalRetriever.open(bm25)
+
+
+# Dense and hybrid
+
+
+def build(path: Path, kind: Any) -> Path:
+    build_index(PASSAGES, path / kind, kind, "table")
+    return path / kind
+
+
+@pytest.mark.usefixtures("fake")
+def test_dense_ranks_by_meaning(tmp_path: Path) -> None:
+    retriever = LocalRetriever.open(build(tmp_path, "dense"))
+    [found] = asyncio.run(retriever.search(["fish"], 4))
+    assert [p.id for p in found] == ["d", "b", "c", "a"]
+    assert [p.score for p in found] == pytest.approx([0.5, -0.1736482, -0.5, -0.9848078], abs=1e-6)
+
+
+@pytest.mark.usefixtures("fake")
+def test_queries_and_passages_are_encoded_as_what_they_are(tmp_path: Path) -> None:
+    retriever = LocalRetriever.open(build(tmp_path, "dense"))
+    assert FakeEncoder.sides == [("passage", text) for text in ("Cats. red cat", "Dogs. blue dog dog", "red dog", "Owls. an owl")]
+    search(retriever, 1, "dog")
+    assert FakeEncoder.sides[4:] == [("query", "dog")]
+    assert asyncio.run(retriever.embed(["owl"])).shape == (1, 2)
+
+
+@pytest.mark.usefixtures("fake")
+def test_hybrid_is_the_fusion_of_both_rankings(tmp_path: Path) -> None:
+    path = build(tmp_path, "hybrid")
+    assert search(LocalRetriever.open(path, "bm25"), 4, "dog cat") == [["a", "b", "c"]]
+    assert search(LocalRetriever.open(path, "dense"), 4, "dog cat") == [["a", "c", "b", "d"]]
+    [found] = asyncio.run(LocalRetriever.open(path).search(["dog cat"], 4))
+    assert [p.id for p in found] == ["a", "b", "c", "d"]
+    assert [p.score for p in found] == pytest.approx([2 / 61, 1 / 62 + 1 / 63, 1 / 62 + 1 / 63, 1 / 64])
+
+
+@pytest.mark.usefixtures("fake")
+def test_hybrid_finds_by_meaning_what_shares_no_word(tmp_path: Path) -> None:
+    retriever = LocalRetriever.open(build(tmp_path, "hybrid"))
+    assert search(retriever, 1, "fish") == [["d"]]
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("kind", ["dense", "hybrid"])
+def test_a_search_without_queries_finds_nothing(tmp_path: Path, kind: str) -> None:
+    assert search(LocalRetriever.open(build(tmp_path, kind)), 2) == []
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize(
+    ("built", "opened", "works"),
+    [
+        ("bm25", "bm25", True),
+        ("dense", "dense", True),
+        ("hybrid", "bm25", True),
+        ("hybrid", "dense", True),
+        ("bm25", "dense", False),
+        ("bm25", "hybrid", False),
+        ("dense", "bm25", False),
+        ("dense", "hybrid", False),
+    ],
+)
+def test_an_index_serves_what_it_was_built_for(tmp_path: Path, built: str, opened: Any, works: bool) -> None:
+    path = build(tmp_path, built)
+    if works:
+        assert LocalRetriever.open(path, opened).kind == opened
+    else:
+        with pytest.raises(InputError, match=f"{built} index.*--kind {opened}"):
+            LocalRetriever.open(path, opened)
+
+
+@pytest.mark.usefixtures("fake")
+def test_an_index_opens_as_what_it_was_built(tmp_path: Path) -> None:
+    assert [LocalRetriever.open(build(tmp_path, kind)).kind for kind in ("bm25", "dense", "hybrid")] == ["bm25", "dense", "hybrid"]
+
+
+def test_an_encoder_that_is_nowhere_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = ModuleType("sentence_transformers")
+    library.SentenceTransformer = None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "sentence_transformers", library)  # the real one takes seconds to import
+    with pytest.raises(InputError, match="nowhere"):
+        Encoder("/nowhere").encode(["x"], "query")
+
+
+class Echo:
+    """Stands where a sentence-transformers model would, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def encode(self, texts: list[str], **options: Any) -> npt.NDArray[np.float64]:
+        assert options["normalize_embeddings"]
+        self.texts += texts
+        return np.eye(3)[: len(texts)]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("intfloat/multilingual-E5-small", ["query: x", "passage: y"]), ("minilm", ["x", "y"]), ("e5/other", ["x", "y"])]
+)
+def test_only_the_e5_family_is_told_what_is_asked(name: str, expected: list[str]) -> None:
+    encoder, echo = Encoder(name), Echo()
+    encoder.__dict__["_model"] = echo
+    assert encoder.encode(["x"], "query").dtype == np.float32
+    encoder.encode(["y"], "passage")
+    assert echo.texts == expected

@@ -1,0 +1,128 @@
+"""Answer metrics against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolecast.rewards.text import cover_exact_match, exact_match, normalize, token_f1
+
+WORDS = st.lists(st.sampled_from(["red", "fox", "the", "a", "yes", "no", "x.", "Örk", "-"]), max_size=5).map(" ".join)
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("The Red Fox", "red fox"),
+        ("an apple a day", "apple day"),
+        ("theatre anagram", "theatre anagram"),
+        ("U.S.A.", "usa"),
+        ("well-known", "wellknown"),
+        ("red\t\n  fox ", "red fox"),
+        ("The, a: AN!", ""),
+        ("ÖRK Zün", "örk zün"),
+        ("Nuku’alofa", "nuku’alofa"),
+        ("3,000", "3000"),
+        ("", ""),
+    ],
+)
+def test_normalize(text: str, normal: str) -> None:
+    assert normalize(text) == normal
+
+
+@pytest.mark.parametrize(
+    ("prediction", "golds", "expected"),
+    [
+        ("Vrek Stom", ["Vrek Stom"], 1),
+        (" the VREK stom! ", ["Vrek Stom"], 1),
+        ("Vrek", ["Vrek Stom"], 0),
+        ("Vrek Stom Kal", ["Vrek Stom"], 0),
+        ("Stom Vrek", ["Vrek Stom"], 0),
+        ("cats", ["cat"], 0),
+        ("USA", ["U.S.A.", "America"], 1),
+        ("america", ["U.S.A.", "America"], 1),
+        ("örk", ["ÖRK"], 1),
+        ("ork", ["ÖRK"], 0),
+        ("yes", ["Yes."], 1),
+        ("yes", ["no"], 0),
+        ("", ["Vrek"], 0),
+        ("Vrek", [], 0),
+        ("", [], 0),
+    ],
+)
+def test_exact_match(prediction: str, golds: Sequence[str], expected: float) -> None:
+    assert exact_match(prediction, golds) == expected
+
+
+@pytest.mark.parametrize(
+    ("prediction", "golds", "expected"),
+    [
+        ("red fox", ["red fox"], 1),
+        ("the red fox", ["Red fox."], 1),
+        ("red fox", ["red fox jumps"], 0.8),  # P 2/2, R 2/3
+        ("fox red", ["red fox"], 1),
+        ("red red fox", ["red fox fox"], 2 / 3),  # one red and one fox in common, of three each
+        ("red red red", ["red"], 0.5),  # P 1/3, R 1
+        ("red red", ["red red fox"], 0.8),  # both reds count
+        ("red fox", ["blue cat"], 0),
+        ("red fox", ["blue cat", "fox", "red fox jumps high"], 2 / 3),  # 0, 2/3 and 4/6
+        ("yes", ["yes"], 1),
+        ("The yes!", ["yes"], 1),
+        ("yes", ["no"], 0),
+        ("yes it is", ["yes"], 0),
+        ("yes", ["yes it is"], 0),
+        ("no", ["no way", "no"], 1),
+        ("noanswer", ["noanswer today"], 0),
+        ("yes and no", ["no and yes"], 1),
+        ("zün örk", ["Örk"], 2 / 3),
+        ("", ["fox"], 0),
+        ("the", ["fox"], 0),
+        ("fox", ["the"], 0),
+        ("fox", [], 0),
+        ("", [], 0),
+    ],
+)
+def test_token_f1(prediction: str, golds: Sequence[str], expected: float) -> None:
+    assert token_f1(prediction, golds) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "golds", "expected"),
+    [
+        ("it is Vrek Stom.", ["Vrek Stom"], 1),
+        ("vrek stom", ["Vrek Stom"], 1),
+        ("king of hill", ["the king of the hill"], 1),
+        ("it is Vrek Stomp", ["Vrek Stom"], 0),
+        ("it is Avrek Stom", ["Vrek Stom"], 0),
+        ("Vrek and Stom", ["Vrek Stom"], 0),
+        ("I know", ["no"], 0),
+        ("no idea", ["no"], 1),
+        ("red fox", ["cat", "fox"], 1),
+        ("red fox", ["red fox jumps"], 0),
+        ("", ["fox"], 0),
+        ("fox", ["!!!"], 0),
+        ("fox", [], 0),
+    ],
+)
+def test_cover_exact_match(prediction: str, golds: Sequence[str], expected: float) -> None:
+    assert cover_exact_match(prediction, golds) == expected
+
+
+@given(WORDS, st.lists(WORDS, max_size=3))
+def test_the_three_metrics_agree_on_their_order(prediction: str, golds: list[str]) -> None:
+    em, f1, cover = (metric(prediction, golds) for metric in (exact_match, token_f1, cover_exact_match))
+    assert 0 <= em <= f1 <= 1
+    assert em <= cover
+
+
+@given(WORDS, WORDS)
+def test_f1_is_symmetric(first: str, second: str) -> None:
+    assert token_f1(first, [second]) == pytest.approx(token_f1(second, [first]))
+
+
+@given(WORDS, st.lists(WORDS, min_size=1, max_size=4))
+def test_f1_of_many_golds_is_the_best_of_each(prediction: str, golds: list[str]) -> None:
+    assert token_f1(prediction, golds) == max(token_f1(prediction, [gold]) for gold in golds)
