@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import faiss
 import numpy as np
 import numpy.typing as npt
 
 from rolecast.errors import InputError
+
+logging.getLogger("faiss.loader").setLevel(logging.WARNING)  # it reports every build of itself that it tries to load
+import faiss  # noqa: E402
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from rolecast.config import read_json_config
-from rolecast.errors import InputError
+from rolecast.errors import InputError, RolecastError
 from rolecast.stages.run import create, open_run
 
+P = ParamSpec("P")
 
+
+def _step(stage: Callable[P, str]) -> Callable[P, str]:
+    """A named failure is one line in the step's log, not a traceback."""
+
+    @functools.wraps(stage)
+    def run(*args: P.args, **kwargs: P.kwargs) -> str:
+        try:
+            return stage(*args, **kwargs)
+        except RolecastError as error:
+            print(f"rolecast: {error}", file=sys.stderr, flush=True)
+            sys.exit(2 if isinstance(error, InputError) else 1)
+
+    return run
+
+
+@_step
 def prepare(run: str, config: str) -> str:
     """Creates the run with its world and index."""
     from rolecast.stages.index import index
@@ -23,6 +43,7 @@ def prepare(run: str, config: str) -> str:
     return run
 
 
+@_step
 def train(run: str, stage: str) -> str:
     from rolecast.stages.rl import rl
     from rolecast.stages.sft import sft
@@ -34,6 +55,7 @@ def train(run: str, stage: str) -> str:
     return run
 
 
+@_step
 def evaluate(run: str, stage: str, metrics: Any = None) -> str:
     """`metrics`: a KFP Metrics artifact. Returns the result as JSON too, which a later step can read."""
     from rolecast.stages.evaluate import evaluate as evaluate_stage
@@ -46,6 +68,7 @@ def evaluate(run: str, stage: str, metrics: Any = None) -> str:
     return json.dumps({"stage": stage, **numbers})
 
 
+@_step
 def report(run: str, page: str | None = None) -> str:
     """`page`: where to copy the HTML report, for a UI that shows it."""
     from rolecast.stages.report import report as write_report

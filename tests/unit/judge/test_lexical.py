@@ -265,7 +265,7 @@ def test_an_unknown_kind_is_unscored_with_its_name() -> None:
 
 
 def test_every_verdict_has_a_reason() -> None:
-    inputs = {"content": "", "memory": "", "queries": [], "documents": [], "prediction": ""}
+    inputs: dict[str, Any] = {"content": "", "memory": "", "queries": [], "documents": [], "prediction": ""}
     assert all(verdict(kind, **inputs).reason for kind in KINDS)
 
 

@@ -126,7 +126,7 @@ def test_muon_has_the_momentum_of_the_config() -> None:
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_after_a_reset_nothing_is_remembered(name: str) -> None:
     used, fresh = Toy(), Toy()
-    config = OptimizerConfig(name=name)  # type: ignore[arg-type]
+    config = OptimizerConfig(name=name)
     optimizer = Optimizer(used.with_gradients(5.0), config, 0.1, 10)
     optimizer.step(0)
     used.load_state_dict(fresh.state_dict())
@@ -139,7 +139,7 @@ def test_after_a_reset_nothing_is_remembered(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_state_comes_back(name: str) -> None:
-    config = OptimizerConfig(name=name)  # type: ignore[arg-type]
+    config = OptimizerConfig(name=name)
     one = Toy()
     first = Optimizer(one.with_gradients(5.0), config, 0.1, 10)
     first.step(0)

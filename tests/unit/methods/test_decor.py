@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +47,7 @@ def decor(**options: Any) -> Decor:
 
 
 def episode(
-    renderer: Renderer, script: dict[str, Sequence[str]], judge: Judge | None = None, method: Decor | None = None, question: Question = TWO_HOPS,
+    renderer: Renderer, script: Mapping[str, Sequence[str]], judge: Judge | None = None, method: Decor | None = None, question: Question = TWO_HOPS,
     documents: Any = DOCUMENTS, **options: Any,
 ) -> tuple[Trajectory, ScriptedEngine, TableRetriever]:  # fmt: skip
     method = method or decor()
@@ -155,7 +155,7 @@ MALFORMED = ["no tags at all", "<think> a</think><search> b", "<search> b</searc
     ],
 )
 def test_a_fault_ends_the_episode_and_costs_every_role_that_acted(
-    renderer: Renderer, script: dict[str, Sequence[str]], acted: dict[str, int]
+    renderer: Renderer, script: Mapping[str, Sequence[str]], acted: dict[str, int]
 ) -> None:
     t, engine, _ = episode(renderer, script, LexicalJudge())
     assert engine.unsaid == []

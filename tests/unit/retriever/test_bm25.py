@@ -52,7 +52,9 @@ def test_no_relation_or_entity_word_is_a_stop_word() -> None:
 
 def test_scores_by_hand() -> None:
     # "dog" is in two of three texts: idf ln 1.6 = .4700; twice among three words: 2 / (2 + 1.8214) = .5234; once among two: .4275
-    assert BM25.build(CORPUS).rank("dog", 3) == ([1, 2], pytest.approx([0.2459832, 0.2009176], rel=1e-5))
+    rows, scores = BM25.build(CORPUS).rank("dog", 3)
+    assert rows == [1, 2]
+    assert scores == pytest.approx([0.2459832, 0.2009176], rel=1e-5)
 
 
 def test_scores_of_words_add_up_and_rank() -> None:

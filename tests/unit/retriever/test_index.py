@@ -162,8 +162,9 @@ def test_an_index_without_its_manifest_is_none(bm25: Path) -> None:
 
 
 def build(path: Path, kind: Any) -> Path:
-    build_index(PASSAGES, path / kind, kind, "table")
-    return path / kind
+    index = path / str(kind)
+    build_index(PASSAGES, index, kind, "table")
+    return index
 
 
 @pytest.mark.usefixtures("fake")

@@ -58,8 +58,17 @@ def test_nothing_is_there_while_it_is_written(tmp_path: Path) -> None:
 def test_the_manifest_is_written_after_every_file_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     entry, write = artifact._entry, artifact.write_text
-    monkeypatch.setattr(artifact, "_entry", lambda file: (steps.append(file.name), entry(file))[1])
-    monkeypatch.setattr(artifact, "write_text", lambda path, text: (steps.append(path.name), write(path, text))[1])
+
+    def noted_entry(file: Path) -> dict[str, Any]:
+        steps.append(file.name)
+        return entry(file)
+
+    def noted_write(path: Path, text: str) -> None:
+        steps.append(path.name)
+        write(path, text)
+
+    monkeypatch.setattr(artifact, "_entry", noted_entry)
+    monkeypatch.setattr(artifact, "write_text", noted_write)
     path = make(tmp_path / "a")
     assert steps == ["two.bin", "one.txt", MANIFEST]
     assert committed(path)
@@ -213,7 +222,7 @@ def test_a_file_keeps_its_text_if_writing_the_new_one_fails(tmp_path: Path, monk
     def broken(*args: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(artifact.os, "fsync", broken)
+    monkeypatch.setattr("os.fsync", broken)
     with pytest.raises(OSError, match="no space"):
         write_text(tmp_path / "f", "new")
     assert (tmp_path / "f").read_text() == "old"
