@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -19,6 +19,8 @@ from rolecast.learner.optimizer import OptimizerConfig
 from rolecast.methods.decor import DecorConfig
 from rolecast.methods.registry import AnyMethodConfig
 from rolecast.teachers.base import TeacherErrors
+
+Count = Annotated[int, Field(ge=0)]
 
 
 class Closed(BaseModel):
@@ -46,8 +48,8 @@ class ModelConfig(Closed):
 
 class WorldConfig(Closed):
     kind: Literal["counterfactual", "facts"] = "counterfactual"
-    entities: dict[str, int] = {"train": 5600, "dev": 300, "test": 900}  # per split, counterfactual only
-    questions: dict[str, int] = {"train": 9000, "dev": 240, "test": 1200}
+    entities: dict[str, Count] = {"train": 5600, "dev": 300, "test": 900}  # per split, counterfactual only
+    questions: dict[str, Count] = {"train": 9000, "dev": 240, "test": 1200}
 
 
 class DataConfig(Closed):
@@ -82,7 +84,7 @@ class EngineConfig(Closed):
 class SftConfig(Closed):
     """`batch` in rows (turns). `mix`: share of rows of each role; empty takes them as episodes have them.
 
-    `drills`: share of reading drills among the rows of the first `drills_until` of the steps; for models from scratch.
+    `drills`: how many of the steps, the first ones, are reading drills instead of turns; for models from scratch.
     """
 
     steps: int = Field(1000, ge=0)
@@ -91,8 +93,7 @@ class SftConfig(Closed):
     optimizer: OptimizerConfig = OptimizerConfig()
     errors: TeacherErrors = TeacherErrors()
     mix: dict[str, float] = {}
-    drills: float = Field(0.0, ge=0, lt=1)
-    drills_until: float = Field(1.0, ge=0, le=1)
+    drills: int = Field(0, ge=0)
     checkpoint_every: int = Field(250, ge=1)
     keep: int = Field(2, ge=1)
 
@@ -136,7 +137,7 @@ class RunConfig(Closed):
     name: str = "run"
     seed: int = 0
     lockstep: bool = False
-    threads: int | None = None  # torch threads; None leaves the default
+    threads: int | None = Field(None, ge=1)  # torch threads; None leaves the default
     method: AnyMethodConfig = Field(default_factory=DecorConfig, discriminator="name")
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
@@ -151,16 +152,19 @@ class RunConfig(Closed):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
 
 
+_UNIONS = {name for name, field in RunConfig.model_fields.items() if field.discriminator}
+
+
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """A YAML file with `key.sub=value` overrides, values in YAML."""
     try:
-        data = yaml.safe_load(path.read_text()) or {}
+        data = _read_yaml(path.read_text()) or {}
     except FileNotFoundError:
         raise InputError(f"{path}: no such config file; see configs/ for examples") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error.__class__.__name__})") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     if not isinstance(data, dict):
         raise InputError(f"{path}: a config is a mapping of keys to values")
     for override in overrides:
@@ -178,14 +182,52 @@ def make_config(data: dict[str, Any], origin: str) -> RunConfig:
 def describe(error: ValidationError) -> str:
     """The first fault of a validation, as one line with the key's full name."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "config"
+    loc = first["loc"]
+    if loc and loc[0] in _UNIONS:  # pydantic puts the chosen member's tag between the key and the member's own keys
+        loc = (*loc[:1], *loc[2:])
+    where = ".".join(map(str, loc)) or "config"
     reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{where}: {reason}{more}"
 
 
-def read_json_config(text: str) -> RunConfig:
-    return make_config(json.loads(text), "config")
+def read_json_config(text: str, origin: str = "config") -> RunConfig:
+    try:
+        data = json.loads(text, object_pairs_hook=_distinct)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{origin}: not JSON: {error}") from None
+    except InputError as error:
+        raise InputError(f"{origin}: {error}") from None
+    return make_config(data, origin)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of two equal keys the last would win without a word."""
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise InputError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is given twice; keep one")
+    return data
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a mapping that has a key twice."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (key.tag, key.value) in seen:
+                raise InputError(f"key {key.value!r} is given twice, again in line {key.start_mark.line + 1}; keep one")
+            seen.add((key.tag, key.value))
+        return node
+
+
+def _read_yaml(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise InputError(f"not YAML: {' '.join(str(error).split())}") from None
 
 
 def _override(data: dict[str, Any], override: str) -> None:
@@ -202,6 +244,6 @@ def _override(data: dict[str, Any], override: str) -> None:
             raise InputError(f"override {override!r}: {parent} is a value, not a section")
         at = child
     try:
-        at[last] = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise InputError(f"override {override!r}: the value is not YAML") from None
+        at[last] = _read_yaml(value)
+    except InputError as error:
+        raise InputError(f"override {override!r}: {error}") from None

@@ -49,7 +49,7 @@ def truncated_importance(old: Tensor, sampler: Tensor, cap: float) -> Tensor:
 def kl_k3(logprob: Tensor, reference: Tensor) -> Tensor:
     """Unbiased, non-negative estimate of KL(π ‖ π_ref) per token: r − 1 − log r with r = π_ref / π (Schulman 2020)."""
     log_ratio = reference - logprob
-    return torch.exp(log_ratio) - 1 - log_ratio
+    return torch.expm1(log_ratio) - log_ratio  # exp(x) − 1 − x would round below 0 for close policies
 
 
 def value(predicted: Tensor, old: Tensor, target: Tensor, clip: float) -> Surrogate:

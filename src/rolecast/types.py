@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Literal
 
 Slot = str  # which weights: "shared", a role's adapter, "critic", "frozen", "external:NAME"
@@ -136,13 +137,21 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """One named score on an action or a trajectory. `value is None` means unscored, which is never 0."""
+    """One named score on an action or a trajectory. `value is None` means unscored, which is never 0.
+
+    A score that is not finite is none: it would pass into the advantages of its whole group.
+    """
 
     name: str
     on: str
     value: float | None
     source: str = ""
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.value is not None and not isfinite(self.value):
+            object.__setattr__(self, "reason", f"unscored: the score is {self.value}. {self.reason}".rstrip())
+            object.__setattr__(self, "value", None)
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ threads: 1
 method: {name: decor, prompts: compact, max_tokens: 24, memory_tokens: 128, condenser: extractive, lr: 1.0e-3, clip_low: 0.1, clip_high: 0.1}
 model: {max_context: 256, scratch: {hidden: 32, layers: 2, heads: 2, feed_forward: 64}}
 data: {world: {entities: {train: 150, dev: 60, test: 90}, questions: {train: 60, dev: 8, test: 16}}}
-sft: {steps: 60, batch: 8, lr: 3.0e-3, optimizer: {name: muon}, checkpoint_every: 10, keep: 2}
+sft: {steps: 192, batch: 8, lr: 4.0e-3, optimizer: {name: muon}, drills: 32, errors: {stop_early: 0.3, wrong_relation: 0.3}, checkpoint_every: 16, keep: 2}
 rl: {steps: 12, questions: 4, group: 4, dev: 8, eval_every: 3, checkpoint_every: 2, keep: 2, refill: 3}
 eval: {n: 16, bootstrap: 100}
 """
@@ -89,8 +89,8 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
     "world": lambda run: (run / ".world.partial").exists() or (run / "world").exists(),
     "index": lambda run: (run / ".index.partial").exists() or (run / "index").exists(),
     "sft before its first checkpoint": lambda run: rows(run, "sft") >= 1,
-    "sft after a checkpoint": lambda run: (run / "sft" / "checkpoints" / "step-000040").exists(),
-    "sft inside a checkpoint": lambda run: (run / "sft" / "checkpoints" / ".step-000030.partial").exists(),
+    "sft after a checkpoint": lambda run: (run / "sft" / "checkpoints" / "step-000048").exists(),
+    "sft inside a checkpoint": lambda run: (run / "sft" / "checkpoints" / ".step-000032.partial").exists(),
     "eval of sft": lambda run: (run / "sft" / "model" / "manifest.json").exists(),
     "rl before its first checkpoint": lambda run: rows(run, "rl") >= 2,
     "rl after a checkpoint": lambda run: (run / "rl" / "checkpoints" / "step-000006").exists(),

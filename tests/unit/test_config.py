@@ -113,10 +113,14 @@ def test_a_bad_value_is_named_by_its_key(write: Write, content: str, key: str) -
     assert f"run.yaml: {key}: " in message(write(content))
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="pydantic's union tag is in the location: method.decor.alpha")
 @pytest.mark.parametrize("content", ["method: {name: decor, alpha: 2}", "method: {name: decor, aplha: 0.5}"])
 def test_an_option_of_a_method_is_named_as_it_is_written(write: Write, content: str) -> None:
     assert "method.decor" not in message(write(content))
+    assert "run.yaml: method.a" in message(write(content))
+
+
+def test_a_part_of_an_optimizer_is_named_as_it_is_written(write: Write) -> None:
+    assert "run.yaml: rl.optimizer.warmup: " in message(write("rl: {optimizer: {warmup: -1}}"))
 
 
 def test_more_faults_are_counted(write: Write) -> None:
@@ -191,18 +195,39 @@ def test_a_fingerprint_is_that_of_the_values(write: Write) -> None:
     assert load_config(write("seed: 1")).fingerprint != RunConfig().fingerprint
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="read_json_config lets JSONDecodeError through")
 def test_a_config_that_is_no_json_is_an_input_error() -> None:
     with pytest.raises(InputError):
         read_json_config("{")
 
 
-@pytest.mark.xfail(strict=True, reason="yaml.safe_load lets the last of two equal keys win without a word")
 def test_a_key_that_is_given_twice_is_refused(write: Write) -> None:
     message(write("seed: 1\nseed: 2"))
 
 
-@pytest.mark.xfail(strict=True, reason="data.world.entities and questions take any integer")
-@pytest.mark.parametrize("content", ["data: {world: {entities: {train: -5}}}", "data: {world: {questions: {train: -1}}}"])
+@pytest.mark.parametrize(
+    ("content", "key", "line"),
+    [
+        ("seed: 1\nname: a\nseed: 2", "seed", 3),
+        ("rl:\n  steps: 1\n  group: 2\n  steps: 1\n", "steps", 4),
+        ("data: {world: {questions: {dev: 1,\n dev: 1}}}", "dev", 2),
+        ("'seed': 1\nseed: 2", "seed", 2),
+    ],
+)
+def test_the_second_of_two_keys_is_named_with_its_line(write: Write, content: str, key: str, line: int) -> None:
+    assert f"run.yaml: key '{key}' is given twice, again in line {line};" in message(write(content))
+
+
+def test_keys_of_two_sections_may_be_equal_and_a_merged_key_may_be_set(write: Write) -> None:
+    config = load_config(write("sft: &a {steps: 3, keep: 4}\nrl: {<<: *a, steps: 5}"))
+    assert (config.sft.steps, config.rl.steps, config.rl.keep) == (3, 5, 4)
+
+
+def test_a_key_that_is_given_twice_is_refused_in_overrides_and_json(write: Write) -> None:
+    assert "override 'rl={steps: 1, steps: 2}': key 'steps' is given twice" in message(write(""), ["rl={steps: 1, steps: 2}"])
+    with pytest.raises(InputError, match=r"^run\.json: key 'seed' is given twice"):
+        read_json_config('{"seed": 1, "seed": 2}', "run.json")
+
+
+@pytest.mark.parametrize("content", ["data: {world: {entities: {train: -5}}}", "data: {world: {questions: {train: -1}}}", "threads: -1"])
 def test_counts_are_not_negative(write: Write, content: str) -> None:
     message(write(content))

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from rolecast.methods.base import Method
 from rolecast.ports import Retriever, Sampling
-from rolecast.rollout.collect import play_episode
-from rolecast.rollout.engines.transformers import TransformersEngine
+from rolecast.rollout.collect import LocalEngine, play_episode
 from rolecast.rollout.env import Env
 from rolecast.rollout.render import Renderer
 from rolecast.types import Gold, Question, Trajectory
@@ -20,7 +19,7 @@ class Agent:
     """`start` before the first `ask`; the same coroutine as in training runs, without gold and without judge."""
 
     method: Method
-    engine: TransformersEngine
+    engine: LocalEngine
     retriever: Retriever
     renderer: Renderer
     max_context: int
@@ -28,6 +27,7 @@ class Agent:
     _driver: asyncio.Task[None] | None = None
     _work: asyncio.Event = field(default_factory=asyncio.Event)
     _asked: int = 0
+    _live: int = 0
 
     async def start(self) -> None:
         self._driver = asyncio.create_task(self._drive())
@@ -48,24 +48,20 @@ class Agent:
         question = Question(f"ask-{self._asked}", text, Gold(()))
         trajectory = Trajectory(f"{question.id}.0", question, question.id, 0, self.method.name, 0)
         env = Env(self.engine, self.retriever, self.renderer, trajectory, Sampling(self.temperature), self.max_context, "serve")
+        self._live += 1
         self._work.set()
-        return await play_episode(self.method, env, None)
+        try:
+            return await play_episode(self.method, env, None)
+        finally:
+            self._live -= 1
 
     async def _drive(self) -> None:
-        """Steps the engine while anything is in flight; sleeps otherwise."""
-        idle = 0
+        """Steps the engine while any episode is live; sleeps otherwise."""
         while True:
-            if self.engine.busy:
-                idle = 0
-                self.engine.step()
-                await asyncio.sleep(0)
-            elif idle < _PATIENCE:
-                idle += 1  # an episode may be between two turns: give its coroutine the chance to ask again
-                await asyncio.sleep(0.001)
-            else:
-                self._work.clear()
-                await self._work.wait()
-                idle = 0
-
-
-_PATIENCE = 1000
+            await self._work.wait()
+            self._work.clear()
+            while self._live:
+                if self.engine.busy:
+                    self.engine.step()
+                # An episode that waits for something else than the engine is given time without spinning.
+                await asyncio.sleep(0 if self.engine.busy else 0.001)

@@ -41,7 +41,7 @@ def _split(trajectories: Sequence[Trajectory], key: Callable[[Trajectory], str],
 
 
 def _scores(trajectories: Sequence[Trajectory], seed: int, bootstrap: int) -> dict[str, Any]:
-    pairs = [(t.answer or "", t.question.gold.answers) for t in trajectories]
+    pairs = [(t.answer, t.question.gold.answers) for t in trajectories]
     em = np.array([exact_match(answer, golds) for answer, golds in pairs])
     return {
         "em": float(em.mean()),

@@ -55,8 +55,7 @@ def _turn(turn: Observation | Action, rewards: dict[str, list[Reward]]) -> dict[
 
 
 def _reward(reward: Reward) -> dict[str, Any]:
-    value = reward.value if reward.value is not None and isfinite(reward.value) else None
-    return {"name": reward.name, "value": value, "source": reward.source, "reason": reward.reason}
+    return {"name": reward.name, "value": reward.value, "source": reward.source, "reason": reward.reason}
 
 
 def _mean(logprobs: Sequence[float]) -> float | None:

@@ -5,13 +5,14 @@ Kinds: `answer` gives 0 or 1; role kinds give ±1, or no verdict. Each rule is o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rolecast.ports import Verdict
 from rolecast.rewards.text import exact_match, normalize
 from rolecast.types import Gold, Hop
-from rolecast.world.grammar import Fact, facts_in, names, sentences
+from rolecast.world.grammar import Fact, facts_in, names, sentences, words
 
 STOP = "None"
 
@@ -30,7 +31,16 @@ class LexicalJudge:
 
 def holds(text: str, hop: Hop) -> bool:
     """Whether `text` states the hop's fact, as its passage does or condensed."""
-    return Fact(hop.subject, hop.relation, hop.object) in facts_in(text) or names(text, hop.fact)
+    return Fact(hop.subject, hop.relation, hop.object) in facts_in(text) or _says(text, hop.fact)
+
+
+def _says(text: str, fact: str) -> bool:
+    """Whether `fact` stands in `text` as a whole clause, whatever the case and punctuation: a longer name is another name."""
+    if not words(fact) or not names(text, fact):
+        return False
+    said = r"\W+".join(map(re.escape, words(fact)))
+    before, after = r"(?:^|\n|[^\w\s])\s*(?<!\w[-'’])", r"(?![-'’]?\w|[^\S\n]+\w)"
+    return re.search(before + said + after, text.lower()) is not None
 
 
 def _answer(inputs: Mapping[str, Any], gold: Gold) -> Verdict:

@@ -65,15 +65,15 @@ class TokenBatch:
         return {self.actions[self.action[order][start]]: p for start, p in zip([0, *bounds], pieces, strict=True)}
 
     def with_actions(self, name: str, numbers: Mapping[str, Floats]) -> TokenBatch:
-        """The batch with a column filled from numbers per action token."""
+        """The batch with a column filled from numbers per token of the actions that it holds."""
         column = np.zeros(len(self.ids))
-        for number, action in enumerate(self.actions):
-            column[self.action == number] = numbers[action]
+        for number in np.unique(self.action[self.trained]).tolist():
+            column[self.action == number] = numbers[self.actions[number]]
         filled: dict[str, Any] = {name: column}
         return replace(self, **filled)
 
     def select(self, rows: Sequence[int]) -> TokenBatch:
-        """The batch of these rows, in this order."""
+        """The batch of these rows, in this order. Actions, units and groups keep their numbers."""
         index = np.concatenate([np.arange(self.starts[row], self.starts[row + 1]) for row in rows])
         lengths = self.row_lengths()[list(rows)]
         picked: dict[str, Any] = {name: getattr(self, name)[index] for name in _TOKEN_FIELDS}
@@ -145,22 +145,25 @@ def _assemble(
     )
 
 
-def weighted(batch: TokenBatch, objective: Objective, rollouts: int) -> TokenBatch:
+def weighted(batch: TokenBatch, objective: Objective, rollouts_of: Mapping[int, int]) -> TokenBatch:
     """Fills `weight` with one over the objective's denominator, so that the loss of any micro-batch is Σ weight · ℓ.
 
-    `token`: all action tokens. `unit`: all units, each shared equally by its tokens. `group`: `rollouts`, the number of
-    rollouts that stand behind the minibatch, those without gradient included (DECOR eq. 4's 1/G, then the mean over
-    questions). For a unit-level loss a token's weight is its unit's, whatever its length.
+    `token`: all action tokens. `unit`: all units, each shared equally by its tokens. `group`: the groups of the batch times
+    the rollouts of the unit's own group, those without gradient included: DECOR eq. 4's 1/G Σ, then the mean over questions.
+    `rollouts_of` counts them by the group's number. For a unit-level loss a token's weight is its unit's, whatever its length.
     """
     trained = batch.trained
     if objective.per == "token":
-        weight = np.where(trained, 1.0 / trained.sum(), 0.0)
+        return replace(batch, weight=np.where(trained, 1.0 / trained.sum(), 0.0))
+    _, first, inverse, counts = np.unique(batch.unit[trained], return_index=True, return_inverse=True, return_counts=True)
+    shares = np.ones(len(counts)) if objective.loss == "gspo" else 1.0 / counts
+    if objective.per == "unit":
+        shares /= len(counts)
     else:
-        _, inverse, counts = np.unique(batch.unit[trained], return_inverse=True, return_counts=True)
-        denominator = len(counts) if objective.per == "unit" else rollouts
-        shares = np.ones(len(counts)) if objective.loss == "gspo" else 1.0 / counts
-        weight = np.zeros(len(batch.ids))
-        weight[trained] = shares[inverse] / denominator
+        groups = batch.group[trained][first].tolist()
+        shares /= len(set(groups)) * np.array([rollouts_of[group] for group in groups])
+    weight = np.zeros(len(batch.ids))
+    weight[trained] = shares[inverse]
     return replace(batch, weight=weight)
 
 

@@ -67,7 +67,7 @@ class Learner:
     def update(self, batch: TokenBatch, rollouts_of: Mapping[int, int] | None = None) -> Metrics:
         """One pass per epoch over minibatches of whole groups.
 
-        `rollouts_of` counts the rollouts of each group in `batch.group`; it is the denominator of `per = "group"`.
+        `rollouts_of` counts the rollouts of each group in `batch.group`; only `per = "group"` reads it.
         """
         if not batch.trained.any():
             raise EmptyUpdateError(f"objective {self.objective.name}: the batch has no trained tokens; check rewards and dynamic sampling")
@@ -78,9 +78,7 @@ class Learner:
             stream(self.seed, "minibatches", self.updates, epoch).shuffle(order)
             for rows in minibatches(batch, self.objective.minibatches, order):
                 part = batch.select(rows)
-                present = np.unique(part.group[part.trained]).tolist()
-                rollouts = sum(rollouts_of[group] for group in present) if rollouts_of else len(present)
-                self._minibatch(weighted(part, self.objective, rollouts), tally)
+                self._minibatch(weighted(part, self.objective, rollouts_of or {}), tally)
         return {name: sum(v * w for v, w in pairs) / max(sum(w for _, w in pairs), 1e-12) for name, pairs in tally.items()}
 
     def _minibatch(self, batch: TokenBatch, tally: dict[str, list[tuple[float, float]]]) -> None:

@@ -39,9 +39,7 @@ class Optimizer:
         hidden = [p for name, p in module.named_parameters() if config.name == "muon" and p.ndim == 2 and ".layers." in name]
         rest = [p for p in self.parameters if not any(p is h for h in hidden)]
         rate = lr * config.rest if hidden else lr
-        self._parts: list[torch.optim.Optimizer] = [
-            torch.optim.AdamW(rest, lr=rate, betas=config.betas, weight_decay=config.weight_decay)
-        ]
+        self._parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(rest, lr=rate, betas=config.betas, weight_decay=config.weight_decay)]
         if hidden:
             self._parts.append(Muon(hidden, lr, config.momentum))
         self._peaks = [part.param_groups[0]["lr"] for part in self._parts]

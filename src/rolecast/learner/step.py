@@ -51,5 +51,6 @@ def _rollouts(units: Sequence[Unit], batch: TokenBatch) -> dict[int, int]:
     of_group: dict[str, set[str]] = defaultdict(set)
     for unit in units:
         of_group[unit.group].add(unit.rollout)
-    present = {action: int(batch.group[batch.action == n][0]) for n, action in enumerate(batch.actions)}
-    return {present[action]: len(of_group[unit.group]) for unit in units for action in unit.actions if action in present}
+    numbers, first = np.unique(batch.action[batch.trained], return_index=True)
+    number_of = {batch.actions[n]: int(group) for n, group in zip(numbers, batch.group[batch.trained][first], strict=True)}
+    return {number_of[action]: len(of_group[unit.group]) for unit in units for action in unit.actions if action in number_of}

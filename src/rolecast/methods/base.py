@@ -6,6 +6,7 @@ template is given the fields that its role `sees` and nothing else, so a role ca
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -44,8 +45,9 @@ class Method(ABC):
     def messages(self, role: Role, state: Any) -> list[Message]:
         """The prompt of `role` in `state`, from the fields that the role sees."""
         fields = {name: getattr(state, name) for name in role.sees}
-        text = _template(self.name, role.name, self.config.prompts).render(fields)
-        return [{"role": speaker, "content": content} for speaker, content in _sections(text)]
+        sections = _sections(self.name, role.name, self.config.prompts)
+        # The newline that ends the last line is the template's; whatever else there is may be a text's own.
+        return [{"role": speaker, "content": template.render(fields).removesuffix("\n")} for speaker, template in sections]
 
     async def turn(self, env: Env, role: Role, state: Any, parse: Callable[[str], T | None]) -> tuple[Action, T | None]:
         """One turn in a context of its own, rendered from `state`."""
@@ -73,17 +75,15 @@ class Method(ABC):
 
 
 @cache
-def _template(method: str, role: str, style: PromptStyle) -> Template:
+def _sections(method: str, role: str, style: PromptStyle) -> tuple[tuple[str, Template], ...]:
+    """A prompt's messages, "[system]\\n…\\n[user]\\n…", as (speaker, template) pairs.
+
+    The source is split before anything is rendered, so that no quoted text can open a message.
+    """
     source = files("rolecast.methods").joinpath("prompts", style, method, f"{role}.jinja").read_text()
-    return Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(source)
-
-
-def _sections(text: str) -> list[tuple[str, str]]:
-    """Splits "[system]\\n…\\n[user]\\n…" into (speaker, content) pairs."""
-    sections: list[tuple[str, list[str]]] = []
-    for line in text.splitlines():
-        if line in ("[system]", "[user]"):
-            sections.append((line[1:-1], []))
-        else:
-            sections[-1][1].append(line)
-    return [(speaker, "\n".join(lines).strip()) for speaker, lines in sections]
+    before, *parts = re.split(r"^\[(system|user)\]\n", source, flags=re.MULTILINE)
+    if before or not parts:
+        raise ValueError(f"prompt {style}/{method}/{role}.jinja: begin it with a line [system] or [user]")
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    contents = [environment.from_string(part.strip("\n") + "\n") for part in parts[1::2]]
+    return tuple(zip(parts[::2], contents, strict=True))

@@ -42,11 +42,11 @@ class _OneAnswer(Method):
     trained = False
 
     async def _answer(self, env: Env, state: AnswerState) -> str | None:
-        _, found = await self.turn(env, self.roles["answerer"], state, lambda text: blocks(text, "answer"))
-        return found["answer"] if found else None
+        _, answer = await self.turn(env, self.roles["answerer"], state, parse)
+        return answer
 
     async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
-        answer, golds = trajectory.answer or "", trajectory.question.gold.answers
+        answer, golds = trajectory.answer, trajectory.question.gold.answers
         return [
             Reward("team.em", trajectory.id, exact_match(answer, golds), "text"),
             Reward("team.f1", trajectory.id, token_f1(answer, golds), "text"),
@@ -76,3 +76,9 @@ class NaiveRag(_OneAnswer):
     async def rollout(self, question: Question, env: Env) -> str | None:
         documents = await env.search(question.text, self.config.k)
         return await self._answer(env, AnswerState(question.text, documents))
+
+
+def parse(text: str) -> str | None:
+    """The answer; None where the reply is no answer or says nothing."""
+    found = blocks(text, "answer")
+    return found["answer"] or None if found else None

@@ -1,9 +1,13 @@
-"""The demo's frozen text processor: evidence to atomic facts, by extraction. Nothing is inferred, no fact is dropped."""
+"""The demo's frozen text processor: evidence to atomic facts, by extraction. Nothing is inferred, nothing is dropped."""
 
-from rolecast.world.grammar import facts_in
+from rolecast.world.grammar import facts_in, sentences
 
 
 def condense(evidence: str) -> str:
-    """Distinct facts of `evidence` in their shortest form; text that states no fact it can read is kept as it is."""
-    atoms = list(dict.fromkeys(fact.atom for fact in facts_in(evidence)))
-    return " ".join(atoms) if atoms else evidence
+    """The sentences of `evidence`, each once: one that states a fact in its shortest form, any other word for word."""
+    return " ".join(dict.fromkeys(map(_shortest, sentences(evidence))))
+
+
+def _shortest(sentence: str) -> str:
+    facts = facts_in(sentence)
+    return facts[0].atom if [fact.sentence for fact in facts] == [sentence] else sentence

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from rolecast.methods.base import Method, MethodConfig
 from rolecast.methods.condense import condense
-from rolecast.methods.tags import blocks
+from rolecast.methods.tags import blocks, trim
 from rolecast.ports import Judge
 from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import Env, EpisodeEnd
@@ -120,27 +120,27 @@ class Decor(Method):
             return condense(entry.evidence)
         state.entry = entry
         _, found = await self.turn(env, self.roles["condenser"], state, lambda text: blocks(text, "facts"))
-        return found["facts"] if found else entry.evidence  # the frozen model may fail; evidence is never lost
+        return found["facts"] if found and found["facts"] else entry.evidence  # the frozen model may fail; evidence is never lost
 
     async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
         """`team.*` on the trajectory; `role` on every action that a role judge scores."""
         t, gold = trajectory, trajectory.question.gold
         if t.status != "ok":
             return [Reward("format", t.id, -1.0, "protocol", t.status)]
-        answer = t.answer or ""
-        verdict = await judge.judge("answer", {"question": t.question.text, "prediction": answer, "gold": gold})
+        verdict = await judge.judge("answer", {"question": t.question.text, "prediction": t.answer, "gold": gold})
         rewards = [
-            Reward("team.f1", t.id, token_f1(answer, gold.answers), "text"),
-            Reward("team.em", t.id, exact_match(answer, gold.answers), "text"),
+            Reward("team.f1", t.id, token_f1(t.answer, gold.answers), "text"),
+            Reward("team.em", t.id, exact_match(t.answer, gold.answers), "text"),
             Reward("team.judge", t.id, verdict.score, "judge", verdict.reason),
         ]
         for role, tag in (("planner", "search"), ("filter", "filter"), ("answerer", "answer")):
             for thread in t.threads_of(role):
                 for action in thread.actions:
                     state: DecorState = t.states[action.id]
+                    said = trim(action.text, self.roles[role].stop)  # as `act` read it
                     inputs = {
-                        "question": t.question.text, "gold": gold, "queries": state.queries, "output": action.text,
-                        "content": (blocks(action.text, "think", tag) or {tag: ""})[tag],
+                        "question": t.question.text, "gold": gold, "queries": state.queries, "output": said,
+                        "content": (blocks(said, "think", tag) or {tag: ""})[tag],
                         "memory": "\n".join(entry.evidence for entry in state.memory),
                         "sub_query": state.sub_query, "documents": [p.text for p in state.documents],
                     }  # fmt: skip
@@ -154,40 +154,43 @@ class Decor(Method):
         for t in group:
             for role in ("planner", "filter", "answerer"):
                 actions = tuple(action.id for thread in t.threads_of(role) for action in thread.actions)
-                reward = self.role_reward(t, actions) if actions else None
+                reward = self.role_reward(t, role, actions) if actions else None
                 if reward is not None:
                     units.append(
                         Unit(f"{t.id}:{role}", actions, reward, "decor", f"{t.group}:{role}", tag=role, group=t.group, rollout=t.id)
                     )
         return units
 
-    def role_reward(self, t: Trajectory, actions: Sequence[str]) -> float | None:
-        """Eq. 3. None where the answer judge could not score, or the episode failed outside the policy."""
+    def role_reward(self, t: Trajectory, role: str, actions: Sequence[str]) -> float | None:
+        """Eq. 3. None where a score that counts is missing, or the episode failed outside the policy."""
         if t.status == "error":
             return None
         if t.status != "ok":
             return -1.0
         named = {(reward.name, reward.on): reward.value for reward in t.rewards}
         team = self._team_reward({name: named.get((f"team.{name}", t.id)) for name in ("f1", "em", "judge")})
-        if team is None:
-            return None
         scores = [value for action in actions if (value := named.get(("role", action))) is not None]
-        if not scores:  # e.g. a wrong answer without the evidence in memory: no verdict, the team reward alone
+        own = fmean(scores) if scores else None
+        if own is None and role == "answerer" and self.config.alpha:  # no verdict: the evidence was not in memory
             return team
-        return self.config.alpha * team + (1 - self.config.alpha) * fmean(scores)
+        return _weighted_sum((self.config.alpha, team), (1 - self.config.alpha, own))
 
     def _team_reward(self, scores: Mapping[str, float | None]) -> float | None:
         """Eq. 2, or one of its ablations. None if a score that counts is missing."""
         if self.config.team != "hybrid":
             return scores[self.config.team]
-        weights = {"f1": self.config.lam, "judge": 1 - self.config.lam}
-        counted = {name: (weight, scores[name]) for name, weight in weights.items() if weight}
-        if any(score is None for _, score in counted.values()):
-            return None
-        return sum(weight * score for weight, score in counted.values() if score is not None)
+        return _weighted_sum((self.config.lam, scores["f1"]), (1 - self.config.lam, scores["judge"]))
 
     def objectives(self) -> tuple[Objective, ...]:
         """One sequence-level objective over the shared weights; roles differ by their units (eq. 4-5)."""
         c = self.config
         clip = (c.clip_low, c.clip_high)
         return (Objective("decor", "shared", "gspo", "group", "group", c.lr, clip, epochs=c.epochs, minibatches=c.minibatches),)
+
+
+def _weighted_sum(*terms: tuple[float, float | None]) -> float | None:
+    """Σ weight · score. None if a score is missing, unless its weight is 0: what does not count may be missing."""
+    counted = [(weight, score) for weight, score in terms if weight]
+    if any(score is None for _, score in counted):
+        return None
+    return sum(weight * score for weight, score in counted if score is not None)

@@ -79,22 +79,29 @@ class SearchR1(Method):
         thread.observe(self.information(passages, env), SOURCES)
 
     def information(self, passages: Sequence[Passage], env: Env) -> str:
-        """The observation, cut inside to its token limit so that the closing tag stays."""
+        """The observation, cut inside to its token limit so that the closing tag stays.
+
+        A limit that the tags alone pass leaves no room. A cut inside a character drops the character, and where the text that is
+        left takes more tokens than it had in the whole, the cut moves on towards the front.
+        """
         if self.config.prompts == "compact":
             lines = [f" {passage.text}" for passage in passages]
         else:
             lines = [f"Doc {rank} (Title: {passage.title}) {passage.text}" for rank, passage in enumerate(passages, 1)]
-        text = "\n".join(lines)
-        room = self.config.observation_tokens - env.tokens(f"\n{OPEN}{CLOSE}\n")
+        text = env.renderer.plain("\n".join(lines))
         ids = env.renderer.encode(text)
-        if len(ids) > room:
-            text = env.renderer.decode(ids[:room])
-        return f"\n{OPEN}{text}{CLOSE}\n"
+        kept = self.config.observation_tokens - env.tokens(_information(""))
+        if len(ids) > kept:
+            text = _beginning(ids, kept, env)
+        while text and env.tokens(_information(text)) > self.config.observation_tokens:
+            kept -= 1
+            text = _beginning(ids, kept, env)
+        return _information(text)
 
     async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
         """`outcome` is EM; the format variant also counts whether every move was well formed."""
         t, golds = trajectory, trajectory.question.gold.answers
-        right = bool(t.answer is not None and exact_match(t.answer, golds))
+        right = bool(exact_match(t.answer, golds))
         valid = t.answer is not None and all(action.valid for action in t.actions)
         if self.config.reward == "outcome":
             value = float(right)
@@ -106,7 +113,7 @@ class SearchR1(Method):
         return [
             Reward("outcome", t.id, value, "text"),
             Reward("team.em", t.id, float(right), "text"),
-            Reward("team.f1", t.id, token_f1(t.answer or "", golds), "text"),
+            Reward("team.f1", t.id, token_f1(t.answer, golds), "text"),
         ]
 
     def credit(self, group: Sequence[Trajectory]) -> list[Unit]:
@@ -132,6 +139,15 @@ class SearchR1(Method):
                 whiten=c.whiten, epochs=c.epochs, minibatches=c.minibatches,
             ),
         )  # fmt: skip
+
+
+def _information(text: str) -> str:
+    return f"\n{OPEN}{text}{CLOSE}\n"
+
+
+def _beginning(ids: Sequence[int], count: int, env: Env) -> str:
+    """What the first `count` tokens say, without the character that the cut goes through."""
+    return env.renderer.decode(ids[: max(0, count)]).rstrip("\ufffd")
 
 
 def parse(text: str) -> dict[str, str] | None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import bm25s
 import numpy as np
 
+from rolecast.errors import InputError
+
 STOPWORDS = frozenset(
     [
         "a",
@@ -55,8 +57,11 @@ class BM25:
 
     @classmethod
     def build(cls, texts: Sequence[str]) -> BM25:
+        words = [tokenize(text) for text in texts]
+        if not any(words):
+            raise InputError("no passage has a word to search for, only stop words or none; check the corpus, or build with --kind dense")
         index = bm25s.BM25(k1=1.5, b=0.75)
-        index.index([tokenize(text) for text in texts], show_progress=False)
+        index.index(words, show_progress=False)
         return cls(index)
 
     @classmethod

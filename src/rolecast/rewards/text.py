@@ -1,4 +1,7 @@
-"""Answer metrics as in SQuAD and HotpotQA: lower case, no punctuation, no articles, white space folded."""
+"""Answer metrics as in SQuAD and HotpotQA: lower case, no punctuation, no articles, white space folded.
+
+No answer (None) scores 0 whatever the gold is; an empty one is compared, and a gold like "The The" is empty once normalised.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,23 @@ def normalize(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
-def exact_match(prediction: str, golds: Sequence[str]) -> float:
+def exact_match(prediction: str | None, golds: Sequence[str]) -> float:
     """1.0 if the normalised prediction equals any normalised gold."""
-    return float(any(normalize(prediction) == normalize(gold) for gold in golds))
+    return float(prediction is not None and any(normalize(prediction) == normalize(gold) for gold in golds))
 
 
-def cover_exact_match(prediction: str, golds: Sequence[str]) -> float:
+def cover_exact_match(prediction: str | None, golds: Sequence[str]) -> float:
     """1.0 if any gold occurs in the prediction on word boundaries."""
+    if prediction is None:
+        return 0.0
     padded = f" {normalize(prediction)} "
     return float(any(f" {normalize(gold)} " in padded for gold in golds))
 
 
-def token_f1(prediction: str, golds: Sequence[str]) -> float:
+def token_f1(prediction: str | None, golds: Sequence[str]) -> float:
     """The best token F1 over the golds. A yes/no/noanswer that differs scores 0 (HotpotQA's rule)."""
+    if prediction is None:
+        return 0.0
     return max((_f1(normalize(prediction), normalize(gold)) for gold in golds), default=0.0)
 
 

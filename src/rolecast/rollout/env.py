@@ -61,7 +61,8 @@ class Env:
         return passages
 
     def tokens(self, text: str) -> int:
-        return len(self.renderer.encode(text))
+        """How many tokens `text` takes in a prompt or an observation."""
+        return len(self.renderer.encode(self.renderer.plain(text)))
 
     async def complete(self, role: Role, ids: tuple[int, ...]) -> Completion:
         room = self.max_context - len(ids)
@@ -100,4 +101,5 @@ class LiveThread:
         return self.env.record(completion, parsed is not None, self.thread), parsed
 
     def observe(self, text: str, sources: Sequence[str] = ()) -> None:
-        self.thread.turns.append(Observation(self.env.renderer.encode(text), text, tuple(sources)))
+        plain = self.env.renderer.plain(text)
+        self.thread.turns.append(Observation(self.env.renderer.encode(plain), plain, tuple(sources)))

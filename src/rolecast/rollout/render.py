@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
@@ -20,14 +21,26 @@ class Renderer:
                 "the tokenizer has no chat template; use an instruction-tuned model or add chat_template.jinja to its directory"
             )
         self.tokenizer = tokenizer
+        special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special} | set(tokenizer.all_special_tokens)
+        control = sorted(token for token in special if len(token) > 1)
+        self._control = re.compile(rf"(?=(?:{'|'.join(map(re.escape, control))}))(.)", re.DOTALL) if control else None
 
     def prompt(self, messages: Sequence[Message]) -> tuple[tuple[int, ...], str]:
-        """The messages and the opening of the assistant's turn: (ids, their text)."""
-        text = self.tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt=True, tokenize=False)
+        """The messages and the opening of the assistant's turn: (ids, their text). Only the template writes control tokens."""
+        plain = [{**message, "content": self.plain(message["content"])} for message in messages]
+        text = self.tokenizer.apply_chat_template(plain, add_generation_prompt=True, tokenize=False)
         assert isinstance(text, str)
         return self.encode(text), text
 
+    def plain(self, text: str) -> str:
+        """`text` with a space inside whatever would be a control token: "<eos>" becomes "< eos>".
+
+        A question, a passage or a memory may quote one; it must not open a turn or end one. Protocol tags are ordinary text.
+        """
+        return self._control.sub(r"\1 ", text) if self._control else text
+
     def encode(self, text: str) -> tuple[int, ...]:
+        """Control tokens in `text` are taken for what they are: texts from outside go through `plain` first."""
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rolecast.data.records import read_corpus
+from rolecast.errors import InputError
 from rolecast.retriever.index import build_index
 from rolecast.stages.run import Run, working
 from rolecast.store.artifact import committed
@@ -16,5 +17,9 @@ def index(run: Run) -> Path:
         with working(run, "index"):
             c = run.config
             corpus = Path(c.data.corpus) if c.data.corpus else run.world / "corpus.jsonl"
-            build_index(read_corpus(corpus), run.index, c.retriever.kind, c.retriever.encoder)
+            passages = read_corpus(corpus)
+            wanted = getattr(c.method, "k", 0)
+            if wanted > len(passages):
+                raise InputError(f"{corpus}: method.k = {wanted} is larger than the corpus ({len(passages)} passages); lower method.k")
+            build_index(passages, run.index, c.retriever.kind, c.retriever.encoder)
     return run.index

@@ -172,7 +172,9 @@ class Trainer:
         questions = stream(self.run.config.seed, "questions", step, round_).sample(self.questions, min(count, len(self.questions)))
         episodes = [Episode(q, f"{step}.{round_}:{q.id}", m) for q in questions for m in range(c.group)]
         done = self.collector.collect(episodes, Sampling(c.temperature, c.top_p), "train")
-        self.progress.sampled += sum(len(action.ids) for t in done for action in t.actions)
+        trained = self.learner.objective.slot  # a frozen role's tokens are no part of the budget
+        threads = [thread for t in done for thread in t.threads if thread.slot == trained]
+        self.progress.sampled += sum(len(action.ids) for thread in threads for action in thread.actions)
         return [done[i : i + c.group] for i in range(0, len(done), c.group)]
 
     def _varies(self, group: Sequence[Trajectory]) -> bool:
@@ -190,7 +192,7 @@ class Trainer:
         """Greedy on dev; the best model so far is kept as an artifact."""
         episodes = [Episode(q, f"dev:{q.id}", 0) for q in self.dev]
         done = self.collector.collect(episodes, Sampling(0.0), "eval")
-        pairs = [(t.answer or "", t.question.gold.answers) for t in done]
+        pairs = [(t.answer, t.question.gold.answers) for t in done]
         em = float(np.mean([exact_match(*pair) for pair in pairs]))
         self.progress.low = self.progress.low + 1 if em < self.run.config.rl.guard.fraction * self.progress.best["em"] else 0
         if em > self.progress.best["em"]:
@@ -239,7 +241,7 @@ def describe(trajectories: Sequence[Trajectory], units: Sequence[Unit]) -> Metri
     numbers: Metrics = {
         "reward": float(np.mean([unit.reward for unit in units])) if units else 0.0,
         "valid": _valid(trajectories),
-        "train/em": float(np.mean([exact_match(t.answer or "", t.question.gold.answers) for t in trajectories])),
+        "train/em": float(np.mean([exact_match(t.answer, t.question.gold.answers) for t in trajectories])),
         "searches": float(np.mean([t.searches for t in trajectories])),
         "unscored": float(sum(r.value is None for t in trajectories for r in t.rewards)),
     }

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rolecast.config import RunConfig, read_json_config
 from rolecast.errors import InputError
-from rolecast.store.artifact import write_text
+from rolecast.store.artifact import recover, write_text
 
 PARENT = "ROLECAST_DIE_WITH_PARENT"
 
@@ -64,7 +64,7 @@ def open_run(path: Path) -> Run:
     file = path / "run.json"
     if not file.is_file():
         raise InputError(f"{path} is not a run: it has no run.json; start one with `rolecast pipeline run`")
-    return Run(path, read_json_config(file.read_text()))
+    return Run(path, read_json_config(file.read_text(), str(file)))
 
 
 @contextmanager
@@ -76,6 +76,7 @@ def working(run: Run, stage: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"{run.path} is in use by another process; wait for it or stop it") from None
+        recover(run.path)
         start = time.monotonic()
         yield
         _note_seconds(run, stage, time.monotonic() - start)

@@ -10,12 +10,14 @@ from rolecast.learner.learner import make_learner
 from rolecast.learner.model import Policy
 from rolecast.methods.registry import make_method
 from rolecast.rollout.render import Renderer
+from rolecast.seeding import stream
 from rolecast.stages.metrics import MetricsLog
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
 from rolecast.stages.team import load_model, prepare_torch, start_model
 from rolecast.store.artifact import committed, writing
-from rolecast.teachers.examples import draw_block, teacher_of
+from rolecast.teachers.drills import draw_drill
+from rolecast.teachers.examples import deal, draw_turns, teacher_of
 from rolecast.types import Example, Objective
 
 BLOCK = 32  # batches drawn at a time
@@ -49,10 +51,13 @@ def _train(run: Run) -> None:
     block: list[list[Example]] = []
     for step in range(start, c.sft.steps):
         if step % BLOCK == 0 or not block:
-            drills = c.sft.drills if step < c.sft.drills_until * c.sft.steps else 0.0
-            block = draw_block(
-                method, teacher, renderer, c.seed, step // BLOCK, BLOCK, c.sft.batch, c.sft.mix, drills, c.model.max_context
-            )
+            number = step // BLOCK
+            if step < c.sft.drills:
+                rng = stream(c.seed, "drills", number)
+                rows = [draw_drill(renderer, rng) for _ in range(BLOCK * c.sft.batch)]
+            else:
+                rows = draw_turns(method, teacher, renderer, c.seed, number, BLOCK * c.sft.batch, c.sft.mix, c.model.max_context)
+            block = deal(rows, c.sft.batch, stream(c.seed, "deal", number))
         numbers = learner.update(sft_batch("shared", block[step % BLOCK]))
         if step % LOG_EVERY == 0:
             metrics.write(step, numbers)

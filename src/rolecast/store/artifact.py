@@ -1,6 +1,8 @@
 """Immutable artifacts on a local disk: hashed files under one folder, committed by a manifest that is written last.
 
-A folder without `manifest.json` is not an artifact, however complete it looks.
+A folder without `manifest.json` is not an artifact, however complete it looks. A reader finds the old artifact, the new one,
+or, for the moment between two renames of a replacement, none; never parts of one or of both. A writer that is killed in that
+moment leaves the old one beside `path`: `recover` puts it back.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from typing import Any
 from rolecast.errors import ArtifactError
 
 MANIFEST = "manifest.json"
+_STALE = ".stale"
 
 
 @contextmanager
 def writing(path: Path, kind: str, provenance: Mapping[str, Any]) -> Iterator[Path]:
     """Yields a folder to write into; on a clean exit it becomes the artifact `path`, on an error nothing remains.
 
-    An artifact that is already there is replaced only after the new one is complete.
+    An artifact that is already there is replaced only after the new one is complete, and put back if that fails.
     """
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -33,17 +36,35 @@ def writing(path: Path, kind: str, provenance: Mapping[str, Any]) -> Iterator[Pa
         files = {str(file.relative_to(partial)): _entry(file) for file in sorted(partial.rglob("*")) if file.is_file()}
         manifest = {"kind": kind, "files": files, "provenance": dict(provenance)}
         write_text(partial / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True))
+        _put(partial, path)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    if path.exists():
-        stale = path.with_name(f".{path.name}.stale")
-        shutil.rmtree(stale, ignore_errors=True)
-        path.rename(stale)
+
+
+def _put(partial: Path, path: Path) -> None:
+    """A folder cannot be renamed onto another, so what is at `path` steps aside first, and comes back on a failure."""
+    stale = path.with_name(f".{path.name}{_STALE}")
+    try:
+        if path.exists():
+            shutil.rmtree(stale, ignore_errors=True)
+            path.rename(stale)
         partial.rename(path)
-        shutil.rmtree(stale)
-    else:
-        partial.rename(path)
+    except BaseException:
+        if stale.exists() and not path.exists():
+            stale.rename(path)
+        raise
+    shutil.rmtree(stale, ignore_errors=True)
+
+
+def recover(folder: Path) -> None:
+    """Puts back what a killed writer left aside anywhere under `folder`. No one may be writing there."""
+    for stale in list(folder.rglob(f".*{_STALE}")):
+        path = stale.with_name(stale.name.removeprefix(".").removesuffix(_STALE))
+        if path.exists():
+            shutil.rmtree(stale, ignore_errors=True)
+        else:
+            stale.rename(path)
 
 
 def committed(path: Path) -> bool:
@@ -54,7 +75,12 @@ def verify(path: Path, kind: str) -> dict[str, Any]:
     """The manifest, after every file's size and hash were compared with it."""
     if not committed(path):
         raise ArtifactError(f"{path} is no committed {kind}: it has no {MANIFEST}; run the stage that makes it")
-    manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text())
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+    except ValueError:  # no JSON, or no text
+        manifest = None
+    if not (isinstance(manifest, dict) and isinstance(manifest.get("kind"), str) and isinstance(manifest.get("files"), dict)):
+        raise ArtifactError(f"{path / MANIFEST} is broken: it names no kind and files; delete {path} and make it again")
     if manifest["kind"] != kind:
         raise ArtifactError(f"{path} is a {manifest['kind']}, not a {kind}")
     for name, expected in manifest["files"].items():

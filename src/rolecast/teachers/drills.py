@@ -13,7 +13,7 @@ from rolecast.types import Example
 from rolecast.world.grammar import RELATIONS, Fact
 from rolecast.world.names import SYLLABLES, draw_name
 
-FACTS = 6
+FACTS = 5
 WORDS = 8  # syllables that subjects are built of: few, so that names share words as a search engine's hits do
 KINDS = 4  # relations in play
 

@@ -5,7 +5,8 @@ Rows come in blocks: a block is a pure function of (seed, number), so training c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Mapping, Sequence
 
 from rolecast.methods.base import Method
 from rolecast.methods.decor import Decor
@@ -16,7 +17,6 @@ from rolecast.seeding import stream
 from rolecast.teachers.base import Teacher, TeacherEnv, TeacherErrors, TeacherVoice
 from rolecast.teachers.baselines import AnswerTeacher
 from rolecast.teachers.decor import DecorTeacher
-from rolecast.teachers.drills import draw_drill
 from rolecast.teachers.search_r1 import SearchR1Teacher
 from rolecast.types import Action, Example, Thread, Trajectory
 from rolecast.world.throwaway import ThrowawayRetriever, draw_throwaway
@@ -46,41 +46,33 @@ def throwaway_episode(method: Method, teacher: Teacher, renderer: Renderer, seed
     return trajectory
 
 
-def draw_block(
-    method: Method,
-    teacher: Teacher,
-    renderer: Renderer,
-    seed: int,
-    block: int,
-    batches: int,
-    batch: int,
-    mix: Mapping[str, float],
-    drills: float,
-    max_context: int,
-) -> list[list[Example]]:
-    """`batches` lists of `batch` rows: a share of `drills`, the rest turns with roles in the shares of `mix` (empty: as they come).
-
-    Rows of similar length share a batch, and batches are in random order.
-    """
-    rng = stream(seed, "block", block)
-    total = batches * batch
-    rows = [draw_drill(renderer, rng) for _ in range(round(drills * total))]
-    wanted = {role: round(share * (total - len(rows))) for role, share in mix.items()}
+def draw_turns(
+    method: Method, teacher: Teacher, renderer: Renderer, seed: int, block: int, count: int, mix: Mapping[str, float], max_context: int
+) -> list[Example]:
+    """`count` turns of the teacher, roles in the shares of `mix` (empty: as they come)."""
+    rows: list[Example] = []
+    wanted = {role: round(share * count) for role, share in mix.items()}
     if wanted:
-        wanted[next(iter(wanted))] += total - len(rows) - sum(wanted.values())
+        wanted[next(iter(wanted))] += count - sum(wanted.values())
     number = block << 20  # episodes are numbered within their block
-    while len(rows) < total:
+    while len(rows) < count:
         for thread in throwaway_episode(method, teacher, renderer, seed, number, max_context).threads:
-            if len(rows) < total and (not wanted or wanted.get(thread.role, 0) > 0):
+            if len(rows) < count and (not wanted or wanted.get(thread.role, 0) > 0):
                 rows.append(example_of(thread))
                 if wanted:
                     wanted[thread.role] -= 1
         number += 1
-    rng.shuffle(rows)
+    return rows
+
+
+def deal(rows: Sequence[Example], batch: int, rng: random.Random) -> list[list[Example]]:
+    """The rows in batches, in random order; rows of similar length share a batch, so that little of it is padding."""
+    shuffled = list(rows)
+    rng.shuffle(shuffled)
     window = 8 * batch
     dealt = []
-    for start in range(0, total, window):
-        part = sorted(rows[start : start + window], key=lambda row: len(row.ids))
+    for start in range(0, len(shuffled), window):
+        part = sorted(shuffled[start : start + window], key=lambda row: len(row.ids))
         dealt += [part[i : i + batch] for i in range(0, len(part), batch)]
     rng.shuffle(dealt)
     return dealt

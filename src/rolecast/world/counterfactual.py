@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from rolecast.errors import InputError
 from rolecast.seeding import stream
 from rolecast.types import Passage, Question, question_id
 from rolecast.world.grammar import RELATIONS, RELATIONS_OF, TYPES, Fact
 from rolecast.world.graph import Graph
-from rolecast.world.names import draw_names
+from rolecast.world.names import SYLLABLES, draw_names
 from rolecast.world.questions import (
     Draft,
     RelationsOf,
@@ -23,6 +24,9 @@ from rolecast.world.questions import (
 )
 
 DATASET = "counterfactual"
+SMALLEST = 2 * len(TYPES)  # entities of a split: two of each type, since nothing is its own mentor or twin
+NAMES = int(0.9 * len(SYLLABLES) ** 2)  # of those that there are: drawing the very last ones would take long
+TRIES = 5000  # draws in a row without a new question, after which there are taken to be no more of its kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,12 @@ class World:
 
 
 def build_world(seed: int, entities: dict[str, int], questions: dict[str, int]) -> World:
-    """`entities` and `questions` per split. Every entity has four facts, so the corpus has four times as many passages.
+    """`entities` and `questions` per split. Every entity has three facts, so the corpus has three times as many passages.
 
     Questions come in equal parts of 1 to 4 facts; of those with two facts a third each are chains, comparisons and
-    intersections.
+    intersections. Raises InputError where a split is too small for what it is asked.
     """
+    _check_sizes(entities, questions)
     taken: set[str] = set()
     facts: list[Fact] = []
     drafts: dict[str, list[Draft]] = {}
@@ -45,7 +50,7 @@ def build_world(seed: int, entities: dict[str, int], questions: dict[str, int]) 
         types = _deal_types(draw_names(count, stream(seed, "names", split), taken=taken))
         graph = _draw_facts(types, stream(seed, "facts", split))
         facts += graph.facts
-        drafts[split] = _draw_questions(graph, types, questions[split], stream(seed, "questions", split))
+        drafts[split] = _draw_questions(graph, types, split, questions[split], stream(seed, "questions", split))
     order = list(range(len(facts)))
     stream(seed, "order").shuffle(order)
     ids = {facts[index]: f"p{place:06d}" for place, index in enumerate(order)}
@@ -58,6 +63,17 @@ def build_world(seed: int, entities: dict[str, int], questions: dict[str, int]) 
         },
         dict(entities),
     )
+
+
+def _check_sizes(entities: dict[str, int], questions: dict[str, int]) -> None:
+    if entities.keys() != questions.keys():
+        named = [", ".join(splits) or "none" for splits in (entities, questions)]
+        raise InputError(f"a world's entities are of the splits {named[0]}, its questions of {named[1]}; give both for every split")
+    for split, count in entities.items():
+        if count < SMALLEST and (count or questions[split]):
+            raise InputError(f"split {split} of the world has {count} entities; give it at least {SMALLEST}, or none and no questions")
+    if sum(entities.values()) > NAMES:
+        raise InputError(f"a world of {sum(entities.values())} entities runs out of names; ask for at most {NAMES} in all splits together")
 
 
 def _deal_types(names: list[str]) -> dict[str, str]:
@@ -77,12 +93,13 @@ def _draw_facts(types: dict[str, str], rng: random.Random) -> Graph:
     return graph
 
 
-def _draw_questions(graph: Graph, types: dict[str, str], count: int, rng: random.Random) -> list[Draft]:
+def _draw_questions(graph: Graph, types: dict[str, str], split: str, count: int, rng: random.Random) -> list[Draft]:
     """Distinct questions, interleaved by the number of facts they need."""
     relations_of = RelationsOf(types)
     names = list(types)
     drafts: list[Draft] = []
     texts: set[str] = set()
+    tries = 0  # since the last new question
     while len(drafts) < count:
         hops = len(drafts) % 4 + 1
         kind = ("chain", "comparison", "intersection")[len(drafts) // 4 % 3] if hops == 2 else "chain"
@@ -93,9 +110,16 @@ def _draw_questions(graph: Graph, types: dict[str, str], count: int, rng: random
             draft = _comparison(graph, rng, same=len(drafts) // 12 % 2 == 0)
         else:
             draft = _intersection(graph, rng.choice(names), types, rng)
+        tries += 1
         if draft is not None and draft.text not in texts:
             texts.add(draft.text)
             drafts.append(draft)
+            tries = 0
+        elif tries == TRIES:
+            raise InputError(
+                f"the world's {len(types)} entities of split {split} give {len(drafts)} distinct questions, not {count}; "
+                f"raise its entities or lower its questions"
+            )
     return drafts
 
 

@@ -12,15 +12,12 @@ from dataclasses import dataclass
 
 RELATIONS: dict[str, tuple[str, str]] = {  # relation: (type of the subject, type of the object)
     "mentor": ("person", "person"),
-    "rival": ("person", "person"),
     "birthplace": ("person", "city"),
     "employer": ("person", "company"),
     "mayor": ("city", "person"),
-    "architect": ("city", "person"),
     "twin": ("city", "city"),
     "sponsor": ("city", "company"),
     "founder": ("company", "person"),
-    "director": ("company", "person"),
     "headquarters": ("company", "city"),
     "supplier": ("company", "company"),
 }
@@ -66,11 +63,11 @@ def rephrased(query: str) -> str:
     return f"{tail} {head}" if link == "of" else f"{tail} as {head}"
 
 
-_FACT = re.compile(r"(?:\bThe )?\b([a-z]+) of ([^\s.:a-z][^.:]*?)(?: is |: )([^.:]+)\.")
+_FACT = re.compile(r"(?:\bThe )?\b([a-z]+) of ([^\s.:a-z][^.:\n]*?)(?: is |: )([^.:\n]+)\.")
 
 
 def facts_in(text: str) -> list[Fact]:
-    """Every fact that `text` states, as a sentence or as an atom, in order of appearance."""
+    """Every fact that `text` states, as a sentence or as an atom on one line, in order of appearance."""
     return [Fact(subject=m[2], relation=m[1], object=m[3]) for m in _FACT.finditer(text)]
 
 

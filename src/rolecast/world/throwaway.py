@@ -1,17 +1,17 @@
 """Throw-away worlds for supervised examples: facts that are drawn for one episode and never seen again.
 
 A model that memorises facts cannot gain from them, so it learns to read and copy. The synthetic retriever answers with
-passages shaped like the real index's: the same k, the same kinds of distractors, the same order half of the time, and
-misses. The other half is in random order: where the asked-for passage comes first four times out of five, a small model
-learns to take the first and never learns to read. The shape's constants were measured with BM25 on the default world
-(gold sub-queries of the test split).
+passages shaped like the real index's (measured with BM25 on the default world): first the passage asked for, then what
+else is said of the entity, then mentions of it and near-names; an inverse query's passages come after the entity's own.
+Some results are in random order and some miss: where the passage asked for always comes first, a small model learns to
+take the first and never learns to read.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,9 @@ from rolecast.world.graph import Graph
 from rolecast.world.names import SYLLABLES, draw_name, near_name
 from rolecast.world.questions import RelationsOf, draft_chain, draft_comparison, draft_intersection
 
-MISS = 0.02  # a query whose passage is not among the k
-GOLD_RANK = (0.79, 0.16, 0.04, 0.01)  # place of the asked-for passage where it is found
-SHUFFLED = 0.5  # share of results in random order
-SAME_RELATION = 0.35  # share of distractors with the relation asked for
+MISS = 0.02  # share of queries whose passage is not among the k
+SHUFFLED = 0.35  # share of results in random order
+INTRUDER = 0.17  # share of results in which a near-name with the same relation outranks the entity's other facts
 _FORWARD = re.compile(r"^(\w+) of (\w+ \w+)$")
 _INVERSE = re.compile(r"^(\w+) is (\w+ \w+)$")
 _REPHRASED = re.compile(r"^(\w+ \w+)( as)? (\w+)$")
@@ -38,8 +37,8 @@ class ThrowawayWorld:
         self._rng = rng
         self.graph = Graph()
         self.types: dict[str, str] = {}
+        self._said: dict[tuple[str, str], Fact] = {}  # facts of no entity in the graph, by subject and relation
         self.question: Question = self._draw_question(hops, kind)
-        self._shown: dict[str, str] = {}
 
     def _entity(self, type: str) -> str:
         """A new name, close to one already in use half of the time."""
@@ -52,6 +51,9 @@ class ThrowawayWorld:
 
     def _fact(self, subject: str, relation: str, obj: str | None = None) -> Fact:
         known = self.graph.object_of(relation, subject)
+        if known is None and (said := self._said.get((subject, relation))) is not None:
+            known = self.graph.add(said)
+            self.types.setdefault(said.object, RELATIONS[relation][1])
         return known or self.graph.add(Fact(subject, relation, obj or self._entity(RELATIONS[relation][1])))
 
     def _draw_question(self, hops: int, kind: str) -> Question:
@@ -83,53 +85,69 @@ class ThrowawayWorld:
     def passages(self, query: str, k: int) -> list[Passage]:
         """What the real index would show for `query`, at most `k` passages."""
         rng = self._rng
-        asked, entity = self._asked_for(query)
+        asked, entity, inverse = self._asked_for(query)
         if entity is None:
             return []
-        asked = [] if rng.random() < MISS else asked
-        shown = [fact.sentence for fact in asked]
+        missed = rng.random() < MISS
         relation = asked[0].relation if asked else rng.choice(list(RELATIONS))
-        while len(shown) < k:
-            sentence = self._distractor(entity, relation).sentence
-            if sentence not in shown:
-                place = len(shown) if rng.random() < 0.9 else rng.randrange(len(shown) + 1)
-                shown.insert(place, sentence)
+        own = [fact for fact in self._own_facts(entity) if fact not in asked]
+        ranked = [*own, *asked] if inverse else [*asked, *own]
+        if rng.random() < INTRUDER:
+            ranked.insert(1, self._invented(self._near, entity, relation))
+        while len(ranked) < k + len(asked):
+            ranked.append(self._invented(self._mention, entity, relation))
+        shown = list(dict.fromkeys(fact.sentence for fact in ranked if not (missed and fact in asked)))[:k]
         if rng.random() < SHUFFLED:
             rng.shuffle(shown)
-        elif len(asked) == 1:
-            place = rng.choices(range(len(GOLD_RANK)), GOLD_RANK)[0]
-            shown.remove(asked[0].sentence)
-            shown.insert(min(place, k - 1), asked[0].sentence)
-        return [Passage(sentence, "", sentence) for sentence in shown[:k]]
+        return [Passage(sentence, "", sentence) for sentence in shown]
 
-    def _asked_for(self, query: str) -> tuple[list[Fact], str | None]:
+    def _asked_for(self, query: str) -> tuple[list[Fact], str | None, bool]:
+        """The facts that answer the query, the entity that it names, and whether it asks for subjects."""
         for pattern, relation_at, entity_at in ((_FORWARD, 1, 2), (_INVERSE, 1, 2), (_REPHRASED, 3, 1)):
             match = pattern.match(query)
             if match and match[relation_at] in RELATIONS:
                 relation, entity = match[relation_at], match[entity_at]
                 inverse = pattern is _INVERSE or (pattern is _REPHRASED and match[2] is not None)
                 if inverse:
-                    return list(self.graph.subjects_of(relation, entity)), entity
-                return ([self._fact(entity, relation)] if entity in self.types else []), entity
-        return [], None
+                    return list(self.graph.subjects_of(relation, entity)), entity, True
+                return ([self._fact(entity, relation)] if entity in self.types else []), entity, False
+        return [], None, False
 
-    def _distractor(self, entity: str, relation: str) -> Fact:
-        """Same entity with another relation, the entity as an object, or a near-name with the same relation."""
+    def _own_facts(self, entity: str) -> list[Fact]:
+        """Everything that is said of the entity, in random order."""
+        if entity not in self.types:
+            return []
+        facts = [self._fact(entity, relation) for relation in RELATIONS_OF[self.types[entity]]]
+        self._rng.shuffle(facts)
+        return facts
+
+    def _invented(self, draw: Callable[[str, str], Fact], entity: str, relation: str) -> Fact:
+        """A distractor. What was said of its subject before is not contradicted, nor is it contradicted later."""
+        while True:
+            fact = draw(entity, relation)
+            known = self.graph.object_of(fact.relation, fact.subject) or self._said.setdefault((fact.subject, fact.relation), fact)
+            if known == fact:
+                return fact
+
+    def _near(self, entity: str, relation: str) -> Fact:
+        """The relation asked for, of a name that shares words with the entity's."""
+        rng = self._rng
+        first, second = entity.split()
+        if first != second and rng.random() < 0.3:
+            return Fact(f"{second} {first}", relation, draw_name(rng))
+        return Fact(near_name(entity, rng), relation, f"{rng.choice(SYLLABLES)} {rng.choice((first, second))}")
+
+    def _mention(self, entity: str, relation: str) -> Fact:
+        """What fills the end of a result: the entity as an object, or near-names."""
         rng = self._rng
         draw = rng.random()
-        if draw < SAME_RELATION:
-            if rng.random() < 0.5:
-                return Fact(draw_name(rng), relation, entity)
-            # The words of a name in the other order rank as high as the name itself.
-            return Fact(" ".join(reversed(entity.split())) if rng.random() < 0.3 else near_name(entity, rng), relation, draw_name(rng))
-        if draw < 0.65:
-            kind = self.types.get(entity, "person")
-            others = [r for r in RELATIONS_OF[kind] if r != relation]
-            return self._fact(entity, rng.choice(others)) if entity in self.types else Fact(entity, rng.choice(others), draw_name(rng))
-        if draw < 0.9:
-            return Fact(draw_name(rng), rng.choice(list(RELATIONS)), entity)
-        first, second = entity.split()
-        return Fact(f"{first} {rng.choice(SYLLABLES)}", rng.choice(list(RELATIONS)), f"{second} {rng.choice(SYLLABLES)}")
+        if draw < 0.3:
+            return Fact(draw_name(rng), rng.choice([r for r in RELATIONS if r != relation]), entity)
+        if draw < 0.45:
+            return Fact(draw_name(rng), relation, entity)
+        if draw < 0.6:
+            return self._near(entity, relation)
+        return Fact(near_name(entity, rng), rng.choice(list(RELATIONS)), draw_name(rng))
 
 
 class ThrowawayRetriever:

@@ -11,7 +11,7 @@ from scripted import EMPLOYER, MAYOR, MENTOR, RIVAL, TWO_HOPS, hop
 
 from rolecast.judge.lexical import KINDS, LexicalJudge, holds
 from rolecast.ports import Verdict
-from rolecast.types import Gold, Question
+from rolecast.types import Gold, Hop, Question
 from rolecast.world.grammar import Fact
 
 BOTH = f"{MENTOR.sentence}\n{EMPLOYER.sentence}"
@@ -287,6 +287,35 @@ def test_what_holds_a_fact(text: str, held: bool) -> None:
     assert holds(text, hop(MENTOR)) is held
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="names() finds 'is Vrek Stom' inside 'is Vrek Stom Kal'")
 def test_a_longer_name_is_another_fact() -> None:
     assert not holds("The mentor of Brol Tan is Vrek Stom Kal.", hop(MENTOR))
+
+
+PARIS = Hop("Paris", "country", "France", "Paris lies in France.", "p", "country of Paris")
+
+
+@pytest.mark.parametrize(
+    ("text", "held"),
+    [
+        ("Paris lies in France.", True),
+        ("paris lies in france", True),
+        ("It rains. Paris lies in France. It rains.", True),
+        ("It rains\nParis lies in France\nIt rains", True),
+        ('"Paris lies in France," he said.', True),
+        ("- Paris lies in France", True),
+        ("(Paris lies in France)", True),
+        ("New Paris lies in France.", False),
+        ("New-Paris lies in France.", False),
+        ("Paris lies in France Antarctique.", False),
+        ("Paris lies in France-Comté.", False),
+        ("Paris lies in France's heart.", False),
+        ("Paris lies in Francesca.", False),
+    ],
+)
+def test_a_fact_is_held_as_a_whole_clause(text: str, held: bool) -> None:
+    assert holds(text, PARIS) is held
+
+
+def test_a_fact_without_its_full_stop_hides_no_other() -> None:
+    memory = f"{MENTOR.sentence.rstrip('.')}\n{RIVAL.atom}\n{EMPLOYER.sentence}"
+    assert all(holds(memory, hop(fact)) for fact in (MENTOR, RIVAL, EMPLOYER))

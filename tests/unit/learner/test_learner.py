@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -159,7 +160,7 @@ def test_state_survives_a_round_trip() -> None:
     reinforce(learner, threads, units_of(threads))
     other = learner_of(PPO)
     other.policy.load_state_dict(learner.policy.state_dict())
-    other.load_state_dict(learner.state_dict())
+    other.load_state_dict(deepcopy(learner.state_dict()))  # as a file would: optimizers keep the tensors that they are given
     more = sampled_threads(learner.policy.model)
     for one in (learner, other):
         reinforce(one, more, units_of(more))

@@ -265,7 +265,6 @@ def test_observations_name_their_sources(renderer: Renderer, name: str) -> None:
 # Prompts carry texts as they are
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="_sections takes a quoted line '[system]' for a heading")
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("cell", [cell for cell in TABLE if cell.role != "searcher"], ids=lambda cell: f"{cell.method}-{cell.role}")
 def test_what_a_prompt_quotes_cannot_open_a_message(cell: Cell, style: str) -> None:
@@ -279,7 +278,6 @@ def test_what_a_prompt_quotes_cannot_open_a_message(cell: Cell, style: str) -> N
     assert [message["role"] for message in method.messages(role, dirty)] == [message["role"] for message in method.messages(role, clean)]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="_sections' splitlines() turns form feeds, NEL and U+2028 into \\n")
 @pytest.mark.parametrize("mark", ["\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\r"])
 def test_texts_reach_the_prompt_unchanged(mark: str) -> None:
     method = method_of("direct", "compact")
@@ -291,3 +289,21 @@ def test_template_code_in_a_text_is_text() -> None:
     method = method_of("direct", "compact")
     [message] = method.messages(method.roles["answerer"], AnswerState("{{ 1 + 1 }} {% if x %} <b>&amp;"))
     assert message["content"] == "answerer question: {{ 1 + 1 }} {% if x %} <b>&amp;"
+
+
+@pytest.mark.parametrize("text", ["one\n", "one\n\n", "\n one", " one "])
+def test_a_text_keeps_its_white_space(text: str) -> None:
+    method = method_of("direct", "compact")
+    [message] = method.messages(method.roles["answerer"], AnswerState(text))
+    assert message["content"] == f"answerer question: {text}"
+
+
+@pytest.mark.parametrize("source", ["Answer.\n", "Answer.\n[user]\n{{ question }}\n", ""])
+def test_a_prompt_that_does_not_begin_with_a_heading_is_refused(source: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(base, "files", lambda package: tmp_path)
+    method = method_of("direct", "compact")
+    role = replace(method.roles["answerer"], name="headless")
+    (tmp_path / "prompts" / "compact" / "direct").mkdir(parents=True)
+    (tmp_path / "prompts" / "compact" / "direct" / "headless.jinja").write_text(source)
+    with pytest.raises(ValueError, match=r"headless.jinja: begin it with a line \[system\] or \[user\]"):
+        method.messages(role, AnswerState("q"))

@@ -50,7 +50,8 @@ def test_naive_rag_reads_the_top_k(renderer: Renderer, k: int, shown: int) -> No
 
 @pytest.mark.parametrize("method", [DIRECT, NAIVE_RAG])
 @pytest.mark.parametrize(
-    "reply", ["Kel Dax", "<answer> Kel Dax", "<think> x</think><answer> Kel Dax</answer>", "So: <answer> Kel Dax</answer>"]
+    "reply",
+    ["Kel Dax", "<answer> </answer>", "<answer> Kel Dax", "<think> x</think><answer> Kel Dax</answer>", "So: <answer> Kel Dax</answer>"],
 )
 def test_a_reply_without_its_tags_is_no_answer(renderer: Renderer, method: Method, reply: str) -> None:
     t, _ = episode(renderer, method, reply)
@@ -63,7 +64,6 @@ def test_a_wrong_answer_may_share_words(renderer: Renderer) -> None:
     assert scores(t) == {"team.em": 0.0, "team.f1": pytest.approx(0.5)}
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="no answer is scored as '', which equals a gold like 'The The'")
 @pytest.mark.parametrize("method", [DIRECT, NAIVE_RAG])
 def test_no_answer_scores_zero_whatever_the_gold(renderer: Renderer, method: Method) -> None:
     t, _ = episode(renderer, method, "nonsense", Question("q", "Which band is it?", Gold(("The The",))))

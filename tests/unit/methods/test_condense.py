@@ -43,11 +43,15 @@ def test_no_fact_is_lost_or_added_and_condensing_again_changes_nothing(facts: li
     assert len(once) < len(" ".join(fact.sentence for fact in dict.fromkeys(facts)))
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="facts_in wants a full stop, which the judge's holds() does not")
+def test_what_it_cannot_read_is_kept_word_for_word_and_once() -> None:
+    odd = "In 1921 the mayor of Dral Vim is Zen Kol."
+    assert condense(f"{MENTOR.sentence} {odd} Nobody came. {odd}") == f"{MENTOR.atom} {odd} Nobody came."
+    assert condense(f"{MENTOR.sentence.rstrip('.')}\n{RIVAL.sentence}") == f"{MENTOR.sentence.rstrip('.')}\n{RIVAL.sentence}"
+
+
 def test_a_last_fact_without_its_full_stop_is_kept() -> None:
     assert EMPLOYER.object in condense(f"{MENTOR.sentence} {EMPLOYER.sentence.rstrip('.')}")
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="condense drops what it cannot read once it can read one fact")
 def test_a_sentence_that_it_cannot_read_is_kept_beside_one_that_it_can() -> None:
     assert "1921" in condense(f"{MAYOR.sentence} She took office in 1921.")

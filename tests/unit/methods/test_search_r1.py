@@ -180,7 +180,6 @@ def test_an_observation_keeps_its_limit_and_its_tags(texts: list[str], limit: in
 DEMO = Renderer(demo_tokenizer())
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a cut inside a character gives U+FFFD, which is three tokens again")
 def test_a_cut_inside_a_character_keeps_the_limit() -> None:
     for limit in range(8, 20):
         text = observed(DEMO, search_r1(observation_tokens=limit), [Passage("p", "", "日本語の本文")])
@@ -197,11 +196,30 @@ def bytes_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a negative room makes `ids[:room]` keep nearly all of the text")
 def test_tags_longer_than_the_limit_leave_no_room_for_passages() -> None:
     renderer = Renderer(bytes_tokenizer())
     text = observed(renderer, search_r1(observation_tokens=16), [words(30)])
     assert text == f"\n{OPEN}{CLOSE}\n"
+
+
+@pytest.mark.parametrize(
+    ("room", "kept"), [(0, ""), (1, " "), (3, " "), (4, " 日"), (6, " 日"), (9, " 日本"), (10, " 日本語"), (20, " 日本語")]
+)
+def test_a_cut_leaves_the_whole_characters_that_fit(room: int, kept: str) -> None:
+    renderer = Renderer(bytes_tokenizer())  # three tokens a character
+    limit = len(renderer.encode(f"\n{OPEN}{CLOSE}\n")) + room
+    assert observed(renderer, search_r1(observation_tokens=limit), [Passage("p", "", "日本語")]) == f"\n{OPEN}{kept}{CLOSE}\n"
+
+
+def test_control_tokens_in_a_passage_keep_the_limit_and_stay_text(renderer: Renderer) -> None:
+    passages = [Passage("p", "", " one<eos><|user|> one" * 20)]
+    for limit in range(8, 40):
+        text = observed(renderer, search_r1(observation_tokens=limit), passages)
+        assert len(renderer.encode(text)) <= limit
+    t, _, _ = episode(renderer, [SEARCH, ANSWER], passages=passages)
+    seen = t.threads[0].turns[2]
+    assert renderer.tokenizer.eos_token_id not in seen.ids
+    assert seen.ids == renderer.encode(seen.text)
 
 
 # Rewards
@@ -261,7 +279,6 @@ def test_an_answer_in_a_passage_is_no_answer_of_the_rollout(renderer: Renderer) 
     assert (t.answer, outcome(t)) == (None, 0.0)
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="no answer is scored as '', which equals a gold like 'The The'")
 def test_an_unanswered_rollout_scores_zero_whatever_the_gold(renderer: Renderer) -> None:
     t, _, _ = episode(renderer, [SEARCH] * 5, question=Question("q", "Which band is it?", Gold(("The The",))))
     assert {reward.value for reward in t.rewards} == {0.0}
@@ -284,7 +301,7 @@ def finished(group: str, member: int, reward: float | None = 1.0, status: Any = 
     return t
 
 
-@pytest.mark.parametrize("bad", [{"status": "error"}, {"reward": None}])
+@pytest.mark.parametrize("bad", [{"status": "error"}, {"reward": None}, {"reward": float("nan")}])
 def test_unscored_and_failed_rollouts_give_no_unit(bad: dict[str, Any]) -> None:
     assert [unit.rollout for unit in search_r1().credit([finished("g", 0), finished("g", 1, **bad)])] == ["g.0"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -109,6 +109,12 @@ def test_token_f1(prediction: str, golds: Sequence[str], expected: float) -> Non
 )
 def test_cover_exact_match(prediction: str, golds: Sequence[str], expected: float) -> None:
     assert cover_exact_match(prediction, golds) == expected
+
+
+@pytest.mark.parametrize("metric", [exact_match, token_f1, cover_exact_match])
+def test_no_answer_scores_zero_whatever_the_gold(metric: Callable[[str | None, Sequence[str]], float]) -> None:
+    assert metric(None, ["The The"]) == metric(None, [""]) == metric(None, []) == 0
+    assert metric("The The", ["The The"]) == 1
 
 
 @given(WORDS, st.lists(WORDS, max_size=3))

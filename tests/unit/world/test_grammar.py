@@ -35,8 +35,8 @@ FACTS = st.builds(
 )  # fmt: skip
 
 
-def test_every_type_has_four_relations_and_every_relation_known_types() -> None:
-    assert {kind: len(relations) for kind, relations in RELATIONS_OF.items()} == dict.fromkeys(TYPES, 4)
+def test_every_type_has_three_relations_and_every_relation_known_types() -> None:
+    assert {kind: len(relations) for kind, relations in RELATIONS_OF.items()} == dict.fromkeys(TYPES, 3)
     assert {kind for pair in RELATIONS.values() for kind in pair} == set(TYPES)
 
 

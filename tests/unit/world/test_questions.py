@@ -39,7 +39,10 @@ def test_a_chain_walks_from_its_subject_to_the_answer() -> None:
 
 
 def test_every_walk_can_be_drawn() -> None:
-    assert all_chains([MENTOR, RIVAL, EMPLOYER], 1) == {"Who is the mentor of Brol Tan?", "Who is the rival of Brol Tan?"}
+    assert all_chains([MENTOR, Fact("Brol Tan", "birthplace", "Dral Vim"), EMPLOYER], 1) == {
+        "Who is the mentor of Brol Tan?",
+        "What is the birthplace of Brol Tan?",
+    }
 
 
 def test_a_walk_that_gets_stuck_gives_no_question() -> None:
@@ -54,7 +57,9 @@ def test_a_walk_meets_no_entity_twice() -> None:
 def test_a_walk_asks_no_relation_twice() -> None:
     again = Fact("Vrek Stom", "mentor", "Grel Pon")
     assert all_chains([MENTOR, again], 2) == set()
-    assert all_chains([MENTOR, again, Fact("Vrek Stom", "rival", "Grel Pon")], 2) == {"Who is the rival of the mentor of Brol Tan?"}
+    assert all_chains([MENTOR, again, Fact("Vrek Stom", "birthplace", "Dral Vim")], 2) == {
+        "What is the birthplace of the mentor of Brol Tan?"
+    }
 
 
 @pytest.mark.parametrize(("object_", "answer"), [("Vrek Stom", "yes"), ("Grel Pon", "no")])

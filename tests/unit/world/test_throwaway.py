@@ -9,7 +9,7 @@ import pytest
 
 from rolecast.seeding import stream
 from rolecast.types import Passage
-from rolecast.world import throwaway
+from rolecast.world import names, throwaway
 from rolecast.world.grammar import RELATIONS, RELATIONS_OF, facts_in, rephrased
 from rolecast.world.throwaway import KINDS, ThrowawayRetriever, ThrowawayWorld, draw_throwaway
 
@@ -86,17 +86,16 @@ def gold_ranks(tries: int) -> Counter[int | None]:
     return ranks
 
 
-def test_the_gold_passage_is_placed_as_often_as_stated() -> None:
-    tries = 6000
+def test_the_gold_passage_comes_first_unless_the_result_is_shuffled() -> None:
+    tries = 4000
     ranks = gold_ranks(tries)
-    assert 0.005 < ranks[None] / tries < 0.03
-    ordered = [*throwaway.GOLD_RANK, *[0.0] * (K - len(throwaway.GOLD_RANK))]
-    for rank, share in enumerate(ordered):
-        expected = (1 - throwaway.SHUFFLED) * share + throwaway.SHUFFLED / K
-        assert ranks[rank] / (tries - ranks[None]) == pytest.approx(expected, abs=0.025)
+    assert 0.005 < ranks[None] / tries < 0.04
+    shown = tries - ranks[None]
+    assert ranks[0] / shown == pytest.approx(1 - throwaway.SHUFFLED * (1 - 1 / K), abs=0.03)
+    for rank in range(1, K):
+        assert ranks[rank] / shown == pytest.approx(throwaway.SHUFFLED / K, abs=0.02)
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a distractor may be the fact to be missed: a third of misses are none")
 def test_a_miss_shows_no_asked_for_passage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throwaway, "MISS", 1.0)
     assert gold_ranks(300) == {None: 300}
@@ -107,26 +106,21 @@ def test_without_misses_the_gold_passage_is_always_shown(monkeypatch: pytest.Mon
     assert gold_ranks(300)[None] == 0
 
 
-def test_gold_ranks_are_a_distribution() -> None:
-    assert sum(throwaway.GOLD_RANK) == pytest.approx(1)
-    assert list(throwaway.GOLD_RANK) == sorted(throwaway.GOLD_RANK, reverse=True)
-
-
-def test_distractors_are_of_the_stated_kinds() -> None:
+def test_a_result_holds_what_else_is_said_of_the_entity_and_near_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throwaway, "SHUFFLED", 0.0)
     kinds: Counter[str] = Counter()
-    for number in range(1500):
+    tries = 600
+    for number in range(tries):
         world = world_of(number, "chain", 1)
         [hop] = world.question.gold.chain
-        for fact in (fact for p in ask(world, hop.query) for fact in facts_in(p.text) if p.text != hop.fact):
-            assert fact.relation in RELATIONS
+        facts = [fact for p in ask(world, hop.query) for fact in facts_in(p.text)]
+        for fact in (fact for fact in facts if fact.sentence != hop.fact):
             mentioned = {*fact.subject.split(), *fact.object.split()} & set(hop.subject.split())
             assert mentioned, "a distractor has nothing in common with the query"
-            kinds["same relation" if fact.relation == hop.relation else "other relation"] += 1
             kinds["same subject"] += fact.subject == hop.subject
-    total = kinds["same relation"] + kinds["other relation"]
-    # Drawn with probability .35, and now and then by chance among the others.
-    assert kinds["same relation"] / total == pytest.approx(throwaway.SAME_RELATION, abs=0.07)
-    assert kinds["same subject"] / total > 0.15
+        kinds["intruder"] += len(facts) > 1 and facts[1].relation == hop.relation
+    assert kinds["same subject"] / tries == pytest.approx(2, abs=0.1)  # every entity has three facts
+    assert kinds["intruder"] / tries == pytest.approx(throwaway.INTRUDER, abs=0.05)
 
 
 def test_asking_again_states_the_same_facts() -> None:
@@ -137,13 +131,26 @@ def test_asking_again_states_the_same_facts() -> None:
     assert len({relation for relation, _ in objects}) == len(objects) <= 4
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="reversing 'Vek Vek' gives 'Vek Vek', so a distractor contradicts the gold")
 def test_results_do_not_contradict_each_other_about_a_name_of_two_equal_words() -> None:
     world = world_of(0, "chain", 1)
     world.types["Vek Vek"] = "person"
     for _ in range(300):
-        shown = [fact for p in ask(world, "rival of Vek Vek") for fact in facts_in(p.text)]
-        assert len({fact.object for fact in shown if (fact.subject, fact.relation) == ("Vek Vek", "rival")}) <= 1
+        shown = [fact for p in ask(world, "mentor of Vek Vek") for fact in facts_in(p.text)]
+        assert len({fact.object for fact in shown if (fact.subject, fact.relation) == ("Vek Vek", "mentor")}) <= 1
+
+
+@pytest.mark.parametrize("kind", ["chain", "comparison", "intersection"])
+def test_no_two_passages_of_a_world_contradict_each_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "SYLLABLES", names.SYLLABLES[:4])  # names meet often
+    monkeypatch.setattr(throwaway, "SYLLABLES", names.SYLLABLES[:4])
+    for number in range(60):
+        world = world_of(number, kind)
+        asked = [hop.query for hop in world.question.gold.chain]
+        shown: dict[tuple[str, str], str] = {}
+        for query in [*asked, *(f"{relation} of {name}" for name in list(world.types) for relation in RELATIONS_OF[world.types[name]])]:
+            for fact in (fact for p in ask(world, query, 4) for fact in facts_in(p.text)):
+                assert shown.setdefault((fact.subject, fact.relation), fact.object) == fact.object
+        assert all(shown.get((f.subject, f.relation), f.object) == f.object for f in world.graph.facts)
 
 
 @pytest.mark.parametrize("inverse", [False, True])

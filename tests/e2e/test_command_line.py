@@ -1,0 +1,107 @@
+"""Bad input through the real command: one line on stderr, exit code 2, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROW = {"id": "q1", "question": "Who?", "answers": ["x"]}
+
+
+def rolecast(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "rolecast.cli.main", *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def write(path: Path, *rows: object) -> str:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return str(path)
+
+
+def tiny_config(folder: Path, **changes: str) -> str:
+    text = "name: t\nmethod: {name: decor, prompts: compact, condenser: extractive, k: 5}\n"
+    text += (
+        f"data: {{world: null, corpus: {folder}/corpus.jsonl, train: {folder}/q.jsonl, dev: {folder}/q.jsonl, test: {folder}/q.jsonl}}\n"
+    )
+    text += "sft: {steps: 0}\n"
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    path = folder / "config.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    lines = result.stderr.strip().splitlines()
+    assert result.returncode == 2, result.stderr
+    assert len(lines) == 1, result.stderr
+    for word in words:
+        assert word in lines[0]
+
+
+def test_unknown_key(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("sft: {stepz: 3}\n")
+    refused(rolecast("sft", "run", "--config", "c.yaml", cwd=tmp_path), "sft.stepz", "unknown key")
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    refused(rolecast("index", "build", "--corpus", "none.jsonl", "--out", "ix", cwd=tmp_path), "none.jsonl")
+    refused(rolecast("sft", "run", "--config", "none.yaml", cwd=tmp_path), "none.yaml")
+    refused(rolecast("report", "run", cwd=tmp_path), "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_malformed_row_is_named_by_file_and_line(tmp_path: Path) -> None:
+    write(tmp_path / "corpus.jsonl", {"id": "p1", "title": "", "text": "one"}, "{broken")
+    refused(rolecast("index", "build", "--corpus", "corpus.jsonl", "--out", "ix", "--kind", "bm25", cwd=tmp_path), "corpus.jsonl", "2")
+    assert not (tmp_path / "ix").exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_empty_corpus(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text("")
+    refused(rolecast("index", "build", "--corpus", "corpus.jsonl", "--out", "ix", "--kind", "bm25", cwd=tmp_path), "corpus.jsonl", "empty")
+
+
+def test_question_without_gold(tmp_path: Path) -> None:
+    write(tmp_path / "corpus.jsonl", *({"id": f"p{i}", "title": "", "text": f"text {i}"} for i in range(9)))
+    write(tmp_path / "q.jsonl", {**ROW, "answers": []})
+    config = tiny_config(tmp_path)
+    refused(rolecast("rl", "run", "--config", config, cwd=tmp_path))
+    assert not (tmp_path / "run" / "rl" / "model").exists()
+
+
+def test_k_larger_than_the_corpus(tmp_path: Path) -> None:
+    write(tmp_path / "corpus.jsonl", {"id": "p1", "title": "", "text": "alpha beta"})
+    write(tmp_path / "q.jsonl", ROW)
+    refused(rolecast("sft", "run", "--config", tiny_config(tmp_path), cwd=tmp_path), "k = 5", "larger than the corpus")
+    assert not (tmp_path / "run" / "sft").exists()
+
+
+def test_model_directory_without_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    refused(rolecast("demo", "--model", "model", cwd=tmp_path), "model", "tokenizer")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("arguments", [["bogus"], ["demo", "--seed", "x"], ["data", "world"], ["agent", "serve"], ["pipeline", "run"]])
+def test_wrong_usage(tmp_path: Path, arguments: list[str]) -> None:
+    refused(rolecast(*arguments, cwd=tmp_path))
+
+
+def test_methods_as_json(tmp_path: Path) -> None:
+    rows = json.loads(rolecast("methods", "--json", cwd=tmp_path).stdout)
+    assert {row["name"] for row in rows} >= {"decor", "search_r1", "naive_rag", "direct"}
+    assert all(set(row) == {"name", "trained", "roles", "switches"} for row in rows)
+
+
+def test_doctor_lists_every_extra(tmp_path: Path) -> None:
+    result = rolecast("doctor", cwd=tmp_path)
+    assert result.returncode == 0
+    for extra in ("control", "retriever", "rollout", "learner", "agent", "local", "dev"):
+        assert f"  {extra} " in result.stdout
