@@ -57,15 +57,15 @@ def train(run: str, stage: str) -> str:
 
 @_step
 def evaluate(run: str, stage: str, metrics: Any = None) -> str:
-    """`metrics`: a KFP Metrics artifact. Returns the result as JSON too, which a later step can read."""
+    """`metrics`: a KFP Metrics artifact. Returns the evaluation's folder, whose result.json holds everything."""
     from rolecast.stages.evaluate import evaluate as evaluate_stage
 
-    result = json.loads((evaluate_stage(open_run(Path(run)), stage) / "result.json").read_text())
-    numbers = {name: result[name] for name in ("em", "f1", "n")}
+    folder = evaluate_stage(open_run(Path(run)), stage)
     if metrics is not None:
-        for name, value in numbers.items():
-            metrics.log_metric(name, value)
-    return json.dumps({"stage": stage, **numbers})
+        result = json.loads((folder / "result.json").read_text())
+        for name in ("em", "f1", "n"):
+            metrics.log_metric(name, result[name])
+    return str(folder)
 
 
 @_step

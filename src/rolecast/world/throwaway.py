@@ -92,7 +92,7 @@ class ThrowawayWorld:
         relation = asked[0].relation if asked else rng.choice(list(RELATIONS))
         own = [fact for fact in self._own_facts(entity) if fact not in asked]
         ranked = [*own, *asked] if inverse else [*asked, *own]
-        if rng.random() < INTRUDER:
+        if not inverse and rng.random() < INTRUDER:
             ranked.insert(1, self._invented(self._near, entity, relation))
         while len(ranked) < k + len(asked):
             ranked.append(self._invented(self._mention, entity, relation))
