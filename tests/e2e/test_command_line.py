@@ -71,8 +71,16 @@ def test_question_without_gold(tmp_path: Path) -> None:
     write(tmp_path / "corpus.jsonl", *({"id": f"p{i}", "title": "", "text": f"text {i}"} for i in range(9)))
     write(tmp_path / "q.jsonl", {**ROW, "answers": []})
     config = tiny_config(tmp_path)
-    refused(rolecast("rl", "run", "--config", config, cwd=tmp_path))
-    assert not (tmp_path / "run" / "rl" / "model").exists()
+    refused(rolecast("sft", "run", "--config", config, cwd=tmp_path), "q.jsonl", "gold")
+    assert not (tmp_path / "run" / "index").exists()
+
+
+def test_a_stage_before_its_time(tmp_path: Path) -> None:
+    write(tmp_path / "corpus.jsonl", *({"id": f"p{i}", "title": "", "text": f"text {i}"} for i in range(9)))
+    write(tmp_path / "q.jsonl", ROW)
+    config = tiny_config(tmp_path)
+    refused(rolecast("rl", "run", "--config", config, cwd=tmp_path), "no sft model")
+    refused(rolecast("eval", "run", cwd=tmp_path), "no rl model")
 
 
 def test_k_larger_than_the_corpus(tmp_path: Path) -> None:

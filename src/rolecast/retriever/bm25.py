@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ import bm25s
 import numpy as np
 
 from rolecast.errors import InputError
+
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs its own steps at DEBUG, whatever the root level
 
 STOPWORDS = frozenset(
     [

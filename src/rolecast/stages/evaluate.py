@@ -15,15 +15,15 @@ from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.rollout.render import Renderer
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
-from rolecast.stages.team import load_model, load_questions, open_retriever, prepare_torch
-from rolecast.store.artifact import committed, verify, writing
+from rolecast.stages.team import load_model, load_questions, open_retriever, prepare_torch, require_model
+from rolecast.store.artifact import committed, writing
 from rolecast.types import Version
 
 
 def evaluate(run: Run, stage: str) -> Path:
     """Writes `run.evaluation(stage)`: result.json, predictions.jsonl and some traces. Does nothing if it is there."""
     if not committed(run.evaluation(stage)):
-        verify(run.model(stage), "model")
+        require_model(run, stage)
         with working(run, f"eval_{stage}"):
             _evaluate(run, stage)
     return run.evaluation(stage)

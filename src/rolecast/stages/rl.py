@@ -33,8 +33,8 @@ from rolecast.seeding import stream
 from rolecast.stages.metrics import MetricsLog
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
-from rolecast.stages.team import load_model, load_questions, open_retriever, prepare_torch
-from rolecast.store.artifact import committed, verify, write_text, writing
+from rolecast.stages.team import load_model, load_questions, open_retriever, prepare_torch, require_model
+from rolecast.store.artifact import committed, write_text, writing
 from rolecast.types import Question, Trajectory, Unit, Version
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def rl(run: Run) -> Path:
         return run.model("rl")
     if not make_method(run.config.method).objectives():
         raise InputError(f"method {run.config.method.name} is not trained by RL; see `rolecast methods`")
-    verify(run.model("sft"), "model")
+    require_model(run, "sft")
     with working(run, "rl"):
         prepare_torch(run.config)
         trainer = Trainer.open(run)

@@ -19,6 +19,7 @@ from rolecast.data.records import read_questions
 from rolecast.errors import InputError
 from rolecast.retriever.index import LocalRetriever
 from rolecast.stages.run import Run
+from rolecast.store.artifact import committed, verify
 from rolecast.types import Question
 from rolecast.world.tokenizer import demo_tokenizer
 
@@ -48,6 +49,13 @@ def start_model(config: RunConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
         )
     )  # fmt: skip
     return model.to(_dtype(config.model)), tokenizer
+
+
+def require_model(run: Run, stage: str) -> None:
+    """Raises InputError if the stage has not been trained yet, ArtifactError if its model is damaged."""
+    if not committed(run.model(stage)):
+        raise InputError(f"{run.path} has no {stage} model yet; run `rolecast {stage} {run.path}` first")
+    verify(run.model(stage), "model")
 
 
 def check_model(path: Path) -> None:

@@ -6,16 +6,21 @@ import json
 from pathlib import Path
 
 from rolecast.config import WorldConfig
-from rolecast.data.records import write_corpus, write_questions
+from rolecast.data.records import read_questions, write_corpus, write_questions
 from rolecast.stages.run import Run, working
 from rolecast.store.artifact import committed, writing
 from rolecast.world.counterfactual import World, build_world
 
 
 def world(run: Run) -> Path:
-    """Writes `run.world` unless it is there, or the run has data of its own."""
-    config = run.config.data.world
-    if config is not None and not committed(run.world):
+    """Writes `run.world` unless it is there. A run with data of its own has its questions read instead, so that a bad row
+    stops it before anything is trained."""
+    data = run.config.data
+    config = data.world
+    if config is None:
+        for file in (data.train, data.dev, data.test):
+            read_questions(Path(str(file)))
+    elif not committed(run.world):
         with working(run, "world"):
             write_world(run.world, config, run.config.seed)
     return run.world

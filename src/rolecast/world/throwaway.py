@@ -166,7 +166,7 @@ class ThrowawayRetriever:
         raise NotImplementedError("a throw-away world has no encoder; score semantic rewards on the indexed world")
 
 
-KINDS = (("chain", 1, 0.16), ("chain", 2, 0.16), ("comparison", 2, 0.09), ("intersection", 2, 0.09), ("chain", 3, 0.25), ("chain", 4, 0.25))
+KINDS = (("chain", 1, 0.12), ("chain", 2, 0.12), ("comparison", 2, 0.2), ("intersection", 2, 0.16), ("chain", 3, 0.2), ("chain", 4, 0.2))
 
 
 def draw_throwaway(rng: random.Random) -> ThrowawayWorld:
