@@ -13,6 +13,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.logging import disable_progress_bar
 
 from rolecast.config import ModelConfig, RunConfig
 from rolecast.data.records import read_questions
@@ -26,6 +27,7 @@ from rolecast.world.tokenizer import demo_tokenizer
 
 def prepare_torch(config: RunConfig) -> None:
     """Threads and determinism. Must run before the first tensor work of a stage."""
+    disable_progress_bar()  # of loading and saving; a stage has its own
     if config.threads:
         torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
