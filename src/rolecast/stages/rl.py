@@ -147,7 +147,8 @@ class Trainer:
         return numbers
 
     def sample(self, step: int) -> tuple[list[list[Trajectory]], Metrics]:
-        """Groups of rollouts; with dynamic sampling, groups without variance are drawn again from other questions."""
+        """Groups of rollouts. With dynamic sampling, groups without variance are drawn again from other questions; without
+        it, a whole step is, if no group of it varies and the objective compares within groups."""
         c = self.run.config
         mode = getattr(c.method, "dynamic_sampling", "off")
         kept: list[list[Trajectory]] = []
@@ -155,10 +156,13 @@ class Trainer:
         for round_ in range(c.rl.refill + 1):
             wanted = c.rl.questions - len(kept)
             groups = self._groups(step, round_, wanted)
-            useful = groups if mode == "off" else [g for g in map(self._imperfect, groups) if self._varies(g)]
+            if mode == "off":
+                useful = groups if self._trains(groups) else []
+            else:
+                useful = [g for g in map(self._imperfect, groups) if self._varies(g)]
             dropped += len(groups) - len(useful)
             kept += useful
-            if len(kept) == c.rl.questions or mode == "off":
+            if len(kept) == c.rl.questions or (mode == "off" and kept):
                 break
         if not kept:
             raise EmptyUpdateError(
@@ -176,6 +180,9 @@ class Trainer:
         threads = [thread for t in done for thread in t.threads if thread.slot == trained]
         self.progress.sampled += sum(len(action.ids) for thread in threads for action in thread.actions)
         return [done[i : i + c.group] for i in range(0, len(done), c.group)]
+
+    def _trains(self, groups: Sequence[Sequence[Trajectory]]) -> bool:
+        return self.learner.objective.estimator != "group" or any(map(self._varies, groups))
 
     def _varies(self, group: Sequence[Trajectory]) -> bool:
         units = self.collector.method.credit(group)
