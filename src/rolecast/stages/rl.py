@@ -117,7 +117,7 @@ class Trainer:
 
     def train(self) -> None:
         c = self.run.config.rl
-        metrics = MetricsLog(self.folder, self.start - 1 if self.start else -1)
+        metrics = MetricsLog(self.folder, self.start or -1)  # the row of a step has the number of steps done
         bar = Progress("rl", c.steps, self.start, every=5.0)
         if self.start == 0:
             metrics.write(0, self.evaluate(0))
