@@ -8,9 +8,13 @@ Everything else derived from `RolecastError` stops a run with a named reason and
 class RolecastError(Exception):
     """A run cannot go on, for a reason that has a name."""
 
+    exit_code = 1
+
 
 class InputError(RolecastError):
     """The user's input is at fault: a bad key, file, row or argument."""
+
+    exit_code = 2
 
 
 class ArtifactError(RolecastError):

@@ -9,7 +9,7 @@ import sys
 import typer
 
 from rolecast.cli import data, demo, doctor, pipeline, runs, serving
-from rolecast.errors import InputError, RolecastError
+from rolecast.errors import RolecastError
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data.app, name="data")
@@ -41,10 +41,8 @@ def main() -> None:
         _fail(error.format_message(), 2)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
-    except InputError as error:
-        _fail(str(error), 2)
     except RolecastError as error:
-        _fail(str(error), 1)
+        _fail(str(error), error.exit_code)
 
 
 def _fail(message: str, code: int) -> None:

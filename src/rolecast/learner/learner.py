@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,6 @@ class Learner:
     critic: Critic | None = None
     critic_optimizer: Optimizer | None = None
     updates: int = 0
-    _gated: bool = field(default=False)
 
     def score(self, batch: TokenBatch) -> TokenBatch:
         """Fills `old_logprob`, `ref_logprob` and `value` with the models as they are before the update."""

@@ -26,7 +26,7 @@ def _step(stage: Callable[P, str]) -> Callable[P, str]:
             return stage(*args, **kwargs)
         except RolecastError as error:
             print(f"rolecast: {error}", file=sys.stderr, flush=True)
-            sys.exit(2 if isinstance(error, InputError) else 1)
+            sys.exit(error.exit_code)
 
     return run
 
