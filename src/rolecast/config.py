@@ -81,10 +81,17 @@ class EngineConfig(Closed):
     in_flight: int = Field(256, ge=1)  # episodes in flight
 
 
+class DrillConfig(Closed):
+    """Steps of comparing alone, then of comparing and reading. Telling same from different is learned alone or not at all."""
+
+    comparing: int = Field(0, ge=0)
+    mixed: int = Field(0, ge=0)
+
+
 class SftConfig(Closed):
     """`batch` in rows (turns). `mix`: share of rows of each role; empty takes them as episodes have them.
 
-    `drills`: how many of the steps, the first ones, are reading drills instead of turns; for models from scratch.
+    `drills`: how many of the steps, the first ones, are drills instead of turns; for models from scratch.
     """
 
     steps: int = Field(1000, ge=0)
@@ -93,7 +100,7 @@ class SftConfig(Closed):
     optimizer: OptimizerConfig = OptimizerConfig()
     errors: TeacherErrors = TeacherErrors()
     mix: dict[str, float] = {}
-    drills: int = Field(0, ge=0)
+    drills: DrillConfig = DrillConfig()
     checkpoint_every: int = Field(250, ge=1)
     keep: int = Field(2, ge=1)
 
@@ -117,7 +124,7 @@ class RlConfig(Closed):
     refill: int = Field(1, ge=0)
     optimizer: OptimizerConfig = OptimizerConfig()
     max_tokens: int = Field(8192, ge=64)  # padded tokens of a micro-batch
-    ratio_gate: float = Field(1e-4, gt=0)
+    ratio_gate: float = Field(1e-3, gt=0)
     shuffle_rewards: bool = False  # a control: rewards permuted inside groups
     eval_every: int = Field(10, ge=1)
     dev: int = Field(120, ge=1)  # questions of an in-loop evaluation

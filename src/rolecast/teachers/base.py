@@ -74,6 +74,18 @@ def next_query(question: Question, known: str, asked: Sequence[str], errors: Tea
     return next((query for query in (hop.query, rephrased(hop.query)) if query not in asked), None)
 
 
+def reasoning(question: Question, known: str) -> str:
+    """What an answer follows from: the names to compare or to intersect, else the query of the last fact that was found."""
+    facts = dict.fromkeys(facts_in(known))
+    found = [hop for hop in question.gold.chain if Fact(hop.subject, hop.relation, hop.object) in facts]
+    if question.type == "comparison":
+        return " and ".join(hop.object for hop in found) or "nothing"
+    if question.type == "intersection":
+        wanted = {(hop.relation, hop.object) for hop in question.gold.chain}
+        return " and ".join(fact.subject for fact in facts if (fact.relation, fact.object) in wanted) or "nothing"
+    return found[-1].query if found else "nothing"
+
+
 def best_answer(question: Question, known: str) -> str:
     """The gold answer if `known` holds the whole chain, else the last thing that was found on the way."""
     facts = facts_in(known)

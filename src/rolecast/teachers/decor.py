@@ -6,8 +6,8 @@ import random
 
 from rolecast.methods.decor import STOP, DecorState
 from rolecast.methods.tags import tagged
-from rolecast.teachers.base import TeacherErrors, best_answer, next_query
-from rolecast.types import Question, Trajectory
+from rolecast.teachers.base import TeacherErrors, best_answer, next_query, reasoning
+from rolecast.types import Trajectory
 from rolecast.world.grammar import Fact, facts_in, forward_query, inverse_query, rephrased
 
 
@@ -26,7 +26,7 @@ class DecorTeacher:
         if role == "filter":
             kept = self._keep(state, rng)
             return tagged("think", "keep" if kept else "nothing") + tagged("filter", " ".join(kept))
-        return tagged("think", self._reasoning(question, known)) + tagged("answer", best_answer(question, known))
+        return tagged("think", reasoning(question, known)) + tagged("answer", best_answer(question, known))
 
     def _keep(self, state: DecorState, rng: random.Random) -> list[str]:
         facts = [fact for document in state.documents for fact in facts_in(document.text)]
@@ -35,14 +35,6 @@ class DecorTeacher:
         if rng.random() < self._errors.keep_distractors:
             asked += rng.sample(others, min(2, len(others)))
         return [fact.sentence for fact in facts if fact in asked]
-
-    def _reasoning(self, question: Question, known: str) -> str:
-        """For a comparison, the two things to compare; else the fact that answers."""
-        facts = set(facts_in(known))
-        found = [hop for hop in question.gold.chain if Fact(hop.subject, hop.relation, hop.object) in facts]
-        if question.type == "comparison":
-            return " and ".join(hop.object for hop in found) or "nothing"
-        return found[-1].query if found else "nothing"
 
 
 def _phrasings(fact: Fact) -> set[str]:

@@ -6,7 +6,7 @@ import random
 
 from rolecast.methods.search_r1 import SearchR1State
 from rolecast.methods.tags import tagged
-from rolecast.teachers.base import TeacherErrors, best_answer, next_query
+from rolecast.teachers.base import TeacherErrors, best_answer, next_query, reasoning
 from rolecast.types import Observation, Trajectory
 
 
@@ -25,5 +25,5 @@ class SearchR1Teacher:
         if len(asked) < self._max_turns:
             query = next_query(episode.question, known, asked, self._errors, rng)
         if query is None:
-            return tagged("think", "nothing missing") + tagged("answer", best_answer(episode.question, known))
+            return tagged("think", reasoning(episode.question, known)) + tagged("answer", best_answer(episode.question, known))
         return tagged("think", "next fact") + tagged("search", query)

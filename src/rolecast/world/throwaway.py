@@ -166,7 +166,7 @@ class ThrowawayRetriever:
         raise NotImplementedError("a throw-away world has no encoder; score semantic rewards on the indexed world")
 
 
-KINDS = (("chain", 1, 0.12), ("chain", 2, 0.12), ("comparison", 2, 0.2), ("intersection", 2, 0.16), ("chain", 3, 0.2), ("chain", 4, 0.2))
+KINDS = (("chain", 1, 0.1), ("chain", 2, 0.1), ("comparison", 2, 0.2), ("intersection", 2, 0.24), ("chain", 3, 0.18), ("chain", 4, 0.18))
 
 
 def draw_throwaway(rng: random.Random) -> ThrowawayWorld:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from scripted import TWO_HOPS
+from tests.tiny import TOKENIZER, tiny_model
 
 from rolecast.config import RunConfig
+from rolecast.errors import CollapseError
 from rolecast.evaluation.metrics import summarize
 from rolecast.stages.rl import Trainer, TrainerState, describe
 from rolecast.types import Action, Gold, Question, Thread, Trajectory
@@ -49,3 +53,60 @@ def test_no_answer_scores_zero_in_every_report(answer: str | None, em: float) ->
     done = [finished(THE_THE, answer)]
     assert describe(done, [])["train/em"] == em
     assert [summarize(done, 0, 100)[name] for name in ("em", "f1", "cem")] == [em] * 3
+
+
+class Collapsing:
+    """A trainer of a tiny model whose dev score is told, and whose training makes every weight worse by one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = tiny_model()
+        self.resets = 0
+        run = SimpleNamespace(config=RunConfig(), stage=lambda name: folder / name)
+        learner = SimpleNamespace(policy=SimpleNamespace(model=self.model), optimizer=SimpleNamespace(reset=self._reset))
+        collector = SimpleNamespace(collect=lambda episodes, sampling, phase: [finished(THE_THE, a) for a in self._answers])
+        anything: Any = (run, learner, collector, None, TOKENIZER, [THE_THE], [THE_THE], 0, TrainerState())
+        self.trainer = Trainer(*anything)
+        self.step = 0
+
+    def _reset(self) -> None:
+        self.resets += 1
+
+    def train(self, em: float) -> None:
+        """One interval between evaluations, after which `em` of ten questions are answered right."""
+        with torch.no_grad():
+            for weights in self.model.parameters():
+                weights += 1
+        self._answers = ["The The" if i < 10 * em else "no" for i in range(10)]
+        self.step += 10
+        self.trainer.evaluate(self.step)
+        self.trainer._guard(self.step)
+
+    def weights(self) -> torch.Tensor:
+        return self.model.get_input_embeddings().weight.detach().clone()
+
+
+def test_a_collapse_brings_back_the_best_weights_and_a_new_optimizer(tmp_path: Path) -> None:
+    run = Collapsing(tmp_path)
+    run.train(0.8)
+    best = run.weights()
+    run.train(0.3)
+    assert run.resets == 0  # once may be chance
+    run.train(0.3)
+    assert torch.equal(run.weights(), best)
+    assert (run.resets, run.trainer.progress.rollbacks, run.trainer.progress.low) == (1, 1, 0)
+
+
+def test_scores_that_are_low_but_not_in_a_row_are_no_collapse(tmp_path: Path) -> None:
+    run = Collapsing(tmp_path)
+    for em in (0.8, 0.3, 0.5, 0.3, 0.7, 0.3):
+        run.train(em)
+    assert (run.resets, run.trainer.progress.rollbacks) == (0, 0)
+
+
+def test_a_second_collapse_ends_the_run_and_keeps_the_best_model(tmp_path: Path) -> None:
+    run = Collapsing(tmp_path)
+    for em in (0.8, 0.3, 0.3, 0.3):
+        run.train(em)
+    with pytest.raises(CollapseError, match="step 50: dev EM stayed under 50% of its best"):
+        run.train(0.3)
+    assert run.trainer.progress.best == {"step": 10, "em": 0.8}

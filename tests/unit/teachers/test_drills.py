@@ -1,22 +1,63 @@
+"""Drills: what is shown is not trained, what is said follows from it."""
+
 from __future__ import annotations
 
 import random
 
 from rolecast.rollout.render import Renderer
-from rolecast.teachers.drills import FACTS, draw_drill
+from rolecast.teachers.drills import FACTS, ROUNDS, draw_comparing, draw_intersecting, draw_mixed, draw_reading
+from rolecast.types import Example
 from rolecast.world.grammar import facts_in
 
 
-def test_a_drill_says_every_fact_twice_and_trains_the_second_time(renderer: Renderer) -> None:
+def parts(renderer: Renderer, row: Example) -> list[tuple[bool, str]]:
+    """Runs of tokens that are trained, or not, decoded."""
+    runs: list[tuple[bool, list[int]]] = []
+    for token, trained in zip(row.ids, row.trained, strict=True):
+        if not runs or runs[-1][0] != trained:
+            runs.append((trained, []))
+        runs[-1][1].append(token)
+    return [(trained, renderer.decode(ids)) for trained, ids in runs]
+
+
+def test_reading_says_every_fact_twice_and_trains_the_second_time(renderer: Renderer) -> None:
+    inverse = 0
     for seed in range(20):
-        row = draw_drill(renderer, random.Random(seed))
-        read = renderer.decode([i for i, trained in zip(row.ids, row.trained, strict=True) if not trained])
-        said = renderer.decode([i for i, trained in zip(row.ids, row.trained, strict=True) if trained])
-        assert len(facts_in(read)) == FACTS
-        assert sorted(map(str, facts_in(read))) == sorted(map(str, facts_in(said)))
-        assert row.trained == (False,) * (len(row.ids) // 2) + (True,) * (len(row.ids) // 2)
+        [(read_trained, read), (said_trained, said)] = parts(renderer, draw_reading(renderer, random.Random(seed)))
+        assert (read_trained, said_trained) == (False, True)
+        facts = facts_in(read)
+        assert len({(fact.relation, fact.subject) for fact in facts}) == FACTS
+        assert sorted(map(str, facts)) == sorted(map(str, facts_in(said)))
+        inverse += sum(f" {fact.inverse_query}: {fact.sentence}" in said for fact in facts)
+    assert 10 < inverse < 50  # about 30 % of 100
 
 
-def test_a_drill_asks_each_relation_of_a_name_once(renderer: Renderer) -> None:
-    facts = facts_in(renderer.decode(draw_drill(renderer, random.Random(1)).ids))
-    assert len({(fact.relation, fact.subject) for fact in facts}) == FACTS
+def test_comparing_says_yes_exactly_for_a_name_that_comes_again(renderer: Renderer) -> None:
+    answers = []
+    for seed in range(20):
+        shown, *rounds = parts(renderer, draw_comparing(renderer, random.Random(seed)))
+        assert shown[1].startswith(" Do<think>")
+        for (_, names), (trained, answer) in zip([shown, *rounds[1::2]], rounds[0::2], strict=True):
+            first, second = names.removeprefix(" Do").removeprefix("<think> ").removesuffix("</think>").split(" and ")
+            assert (trained, answer) == (True, f"<answer> {'yes' if first == second else 'no'}</answer>")
+            answers.append(answer)
+    assert len(answers) == 20 * ROUNDS
+    assert 0.4 < sum(" yes" in answer for answer in answers) / len(answers) < 0.6
+
+
+def test_intersecting_says_the_name_that_comes_twice(renderer: Renderer) -> None:
+    for seed in range(20):
+        shown, *rounds = parts(renderer, draw_intersecting(renderer, random.Random(seed)))
+        for (_, listed), (trained, answer) in zip([shown, *rounds[1::2]], rounds[0::2], strict=True):
+            names = listed.removeprefix(" Which").removeprefix("<think> ").removesuffix("</think>").split(" and ")
+            said = answer.removeprefix("<answer> ").removesuffix("</answer>")
+            assert trained
+            assert 2 <= len(names) <= 4
+            assert names.count(said) == 2
+
+
+def test_mixed_drills_are_of_all_three_kinds(renderer: Renderer) -> None:
+    texts = [renderer.decode(draw_mixed(renderer, random.Random(seed)).ids) for seed in range(60)]
+    kinds = [" Do" if t.startswith(" Do<") else " Which" if t.startswith(" Which<") else "reading" for t in texts]
+    assert {kind: kinds.count(kind) > 0 for kind in kinds} == {" Do": True, " Which": True, "reading": True}
+    assert kinds.count("reading") > 30

@@ -1,0 +1,40 @@
+"""What a teacher concludes from what was found."""
+
+from __future__ import annotations
+
+import pytest
+
+from rolecast.teachers.base import best_answer, reasoning
+from rolecast.types import Question
+from rolecast.world.grammar import Fact
+from rolecast.world.questions import Draft, draft_comparison, draft_intersection
+
+MENTOR_A, MENTOR_B = Fact("Aal Ab", "mentor", "Tik Tok"), Fact("Bal Ba", "mentor", "Tik Tok")
+OTHER = Fact("Bal Ba", "mentor", "Nix Nox")
+CITY = Fact("Aal Ab", "birthplace", "Zon Zan")
+SIBLING = Fact("Cal Ca", "birthplace", "Zon Zan")
+
+
+def question(draft: Draft) -> Question:
+    return draft.question("q", lambda fact: fact.sentence)
+
+
+def said(*facts: Fact) -> str:
+    return " ".join(fact.sentence for fact in facts)
+
+
+@pytest.mark.parametrize(
+    ("draft", "known", "thought", "answer"),
+    [
+        (draft_comparison(MENTOR_A, MENTOR_B), (MENTOR_A, MENTOR_B), "Tik Tok and Tik Tok", "yes"),
+        (draft_comparison(MENTOR_A, OTHER), (OTHER, MENTOR_A), "Tik Tok and Nix Nox", "no"),
+        (draft_comparison(MENTOR_A, MENTOR_B), (MENTOR_A,), "Tik Tok", "no"),
+        (draft_comparison(MENTOR_A, MENTOR_B), (), "nothing", "no"),
+        (draft_intersection("person", MENTOR_A, CITY), (MENTOR_B, MENTOR_A, CITY), "Bal Ba and Aal Ab and Aal Ab", "Aal Ab"),
+        (draft_intersection("person", MENTOR_A, CITY), (MENTOR_A, SIBLING, CITY, CITY), "Aal Ab and Cal Ca and Aal Ab", "Aal Ab"),
+        (draft_intersection("person", MENTOR_A, CITY), (MENTOR_A,), "Aal Ab", "Aal Ab"),
+        (draft_intersection("person", MENTOR_A, CITY), (OTHER,), "nothing", "unknown"),
+    ],
+)  # fmt: skip
+def test_reasoning_lists_what_is_compared_and_the_answer_follows(draft: Draft, known: tuple[Fact, ...], thought: str, answer: str) -> None:
+    assert (reasoning(question(draft), said(*known)), best_answer(question(draft), said(*known))) == (thought, answer)
