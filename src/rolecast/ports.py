@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -71,3 +72,34 @@ class Verdict:
 
 class Judge(Protocol):
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict: ...
+
+
+class Store(Protocol):
+    """Immutable artifacts and small records under keys (`runs/demo/index`), in a folder or a bucket.
+
+    An artifact is a committed folder of `store.artifact`: its files travel first, its manifest last. A key is written once.
+    """
+
+    def publish(self, folder: Path, key: str) -> None:
+        """Uploads a committed artifact. The same artifact again is no error; another one under the key is an `ArtifactError`."""
+        ...
+
+    def fetch(self, key: str, folder: Path) -> Path:
+        """Downloads an artifact, verifies sizes and hashes, and commits it at `folder`. `ArtifactError` if it is not there or damaged."""
+        ...
+
+    def committed(self, key: str) -> bool: ...
+
+    def artifacts(self, prefix: str) -> list[str]:
+        """Keys of the committed artifacts below `prefix`, sorted."""
+        ...
+
+    def put(self, key: str, data: bytes, *, absent: bool = False) -> bool:
+        """Writes a record whole. With `absent`, only if the key is free; whether it was written: one of many writers wins."""
+        ...
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def delete(self, prefix: str) -> None:
+        """Deletes an artifact or record and everything below it, manifests first, so that no reader takes half of it."""
+        ...

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 from scripted import TWO_HOPS
-from tests.tiny import TOKENIZER, tiny_model
 
 from rolecast.config import RunConfig
 from rolecast.errors import CollapseError
 from rolecast.evaluation.metrics import summarize
 from rolecast.stages.rl import Trainer, TrainerState, describe
 from rolecast.types import Action, Gold, Question, Thread, Trajectory
+from tests.tiny import TOKENIZER, tiny_model
 
 THE_THE = Question("q", "Which band is it?", Gold(("The The",)))
 
