@@ -1,0 +1,122 @@
+"""The frame of a service: a FastAPI app with probes, metrics, request ids, limits and draining.
+
+service = Service("retriever")
+app = make_app(service, start)      # `start`: an async context manager that loads, and cleans up at the end
+@app.post("/retrieve") …
+serve(app, service, settings)       # rolecast.service.server
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Literal
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from rolecast.errors import InputError, RolecastError
+from rolecast.service.guard import Guard
+
+log = logging.getLogger(__name__)
+Start = Callable[[], AbstractAsyncContextManager[None]]
+
+
+class Overloaded(RolecastError):
+    """More is waiting than the service takes on; the client should try again."""
+
+
+class Service:
+    """State and metrics of one service process. It answers while `status` is ready; probes and metrics answer always."""
+
+    def __init__(self, name: str, max_body_bytes: int = 8 * 2**20) -> None:
+        self.name = name
+        self.max_body_bytes = max_body_bytes
+        self.status: Literal["starting", "ready", "draining"] = "starting"
+        self.failure: BaseException | None = None  # why it could not start: the server stops and raises it
+        self.in_flight = 0
+        self.draining_since = 0.0
+        self.registry = CollectorRegistry()
+        self.requests = Counter("rolecast_http_requests", "Requests by route and status.", ["route", "status"], registry=self.registry)
+        self.seconds = Histogram("rolecast_http_request_seconds", "Seconds to answer.", ["route"], registry=self.registry)
+        Gauge("rolecast_http_in_flight", "Requests being answered.", registry=self.registry).set_function(lambda: self.in_flight)
+        Gauge("rolecast_ready", "1 while requests are taken.", registry=self.registry).set_function(lambda: self.status == "ready")
+
+    def drain(self) -> None:
+        """Takes no further request; those in flight are finished."""
+        if self.status != "draining":
+            log.info("draining: %d requests in flight", self.in_flight)
+            self.status, self.draining_since = "draining", time.monotonic()
+
+
+def make_app(service: Service, start: Start) -> FastAPI:
+    """`start` is entered in the background, so that probes answer while it loads; the service is ready once it has yielded."""
+    stop, begun = asyncio.Event(), asyncio.Event()
+
+    async def live() -> None:
+        try:
+            async with start():
+                begun.set()
+                if service.status == "starting":
+                    service.status = "ready"
+                    log.info("%s is ready", service.name)
+                await stop.wait()
+        except Exception as error:
+            log.error("%s cannot serve: %s", service.name, error, exc_info=not isinstance(error, RolecastError))
+            service.failure = error
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        task = asyncio.create_task(live())
+        yield
+        stop.set()
+        if not begun.is_set():  # stopped while it loads
+            task.cancel()
+        await asyncio.wait([task])
+
+    app = FastAPI(title=f"Rolecast {service.name}", lifespan=lifespan)
+    app.add_middleware(Guard, service=service)
+    _add_probes(app, service)
+    _add_error_handlers(app)
+    return app
+
+
+def _add_probes(app: FastAPI, service: Service) -> None:
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "alive"}
+
+    @app.get("/readyz")
+    async def readyz() -> JSONResponse:
+        return JSONResponse({"status": service.status}, 200 if service.status == "ready" else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    """Every error is `{"detail": text}`, so that clients show it as it is."""
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
+        return JSONResponse({"detail": f"{where}: {first['msg']}"}, 422)  # without the input: it may be megabytes
+
+    @app.exception_handler(InputError)
+    async def refused(_: Request, error: InputError) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 422)
+
+    @app.exception_handler(Overloaded)
+    async def overloaded(_: Request, error: Overloaded) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 503, headers={"Retry-After": "1"})
+
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": str(error) if isinstance(error, RolecastError) else f"internal error: {type(error).__name__}"}, 500)

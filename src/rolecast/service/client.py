@@ -1,0 +1,101 @@
+"""JSON over HTTP to another part, patient enough that the part may be killed and started again in the middle of a step."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+
+from rolecast.errors import InputError, RolecastError
+from rolecast.service.logs import REQUEST_ID
+
+log = logging.getLogger(__name__)
+FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between tries, doubling
+
+
+class JsonClient:
+    """`name` is the part ("retriever"); `patience` is how long, in seconds, a request is tried again. Requests must be idempotent."""
+
+    def __init__(
+        self, name: str, url: str, *, timeout: float = 30.0, patience: float = 120.0, headers: dict[str, str] | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        if not url.startswith(("http://", "https://")):
+            raise InputError(f"the {name}'s address {url!r} is no http(s) URL; mend ROLECAST_{name.upper()}_URL")
+        self.name, self.url = name, url.rstrip("/")
+        self._timeout, self._patience, self._headers = timeout, patience, headers or {}
+        self._sleep, self._clock = sleep, clock
+        self._client: httpx.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._down = False
+
+    async def post(self, path: str, body: object) -> Any:
+        """The answer's JSON. `InputError` if the part refuses the request as malformed (422), `RolecastError` for the rest."""
+        return await self.request("POST", path, body)
+
+    async def request(self, method: str, path: str, body: object = None) -> Any:
+        deadline, wait, tries = self._clock() + self._patience, FIRST_WAIT, 0
+        while True:
+            tries += 1
+            reply, fault = await self._try(method, path, body)
+            if reply is not None:
+                return self._read(method, path, reply)
+            if self._clock() + wait > deadline:
+                raise RolecastError(
+                    f"{self.name} at {self.url} did not answer {method} {path}: {fault}, tried {tries} times in {self._patience:g} s; "
+                    f"see that it runs and that ROLECAST_{self.name.upper()}_URL names it"
+                )
+            if not self._down:  # once per outage, not once per request
+                self._down = True
+                log.warning("%s at %s: %s; trying for %g s", self.name, self.url, fault, self._patience)
+            await self._sleep(wait * random.uniform(0.5, 1.0))  # so that clients do not return all at once
+            wait = min(2 * wait, LONGEST_WAIT)
+
+    async def _try(self, method: str, path: str, body: object) -> tuple[httpx.Response | None, str]:
+        """A reply that trying again would not change, or why there is none."""
+        headers = {"x-request-id": REQUEST_ID.get()} if REQUEST_ID.get() else None
+        try:
+            reply = await self._connected().request(method, self.url + path, json=body, headers=headers)
+        except httpx.TransportError as error:
+            return None, f"{type(error).__name__} {error}".strip()
+        if reply.status_code >= 500 or reply.status_code == 429:
+            return None, f"status {reply.status_code} {_detail(reply)}".strip()
+        self._down = False
+        return reply, ""
+
+    def _read(self, method: str, path: str, reply: httpx.Response) -> Any:
+        if reply.status_code == 422:
+            raise InputError(_detail(reply))
+        if not reply.is_success:
+            raise RolecastError(f"{self.name} at {self.url} refused {method} {path}: {reply.status_code} {_detail(reply)}")
+        try:
+            return reply.json()
+        except ValueError:
+            raise RolecastError(f"{self.url} answered {method} {path} without JSON; is it the {self.name}?") from None
+
+    def _connected(self) -> httpx.AsyncClient:
+        """Connections belong to an event loop, and a stage may run several, one after the other."""
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            timeout = httpx.Timeout(self._timeout, connect=5.0, pool=None)
+            self._client = httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=64), headers=self._headers)
+            self._loop = loop
+        return self._client
+
+    async def close(self) -> None:
+        if self._client is not None and self._loop is asyncio.get_running_loop():
+            await self._client.aclose()
+        self._client = self._loop = None
+
+
+def _detail(reply: httpx.Response) -> str:
+    try:
+        detail = reply.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = reply.text
+    return " ".join(str(detail).split())[:500]

@@ -1,0 +1,60 @@
+"""Runs a service under uvicorn until SIGTERM or SIGINT, then drains: /readyz turns 503, requests in flight finish, exit 0."""
+
+from __future__ import annotations
+
+import socket
+import time
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from rolecast.errors import InputError
+from rolecast.service.app import Service
+from rolecast.service.logs import configure_logging
+from rolecast.service.settings import ServiceSettings
+
+
+class Server(uvicorn.Server):
+    """uvicorn closes its port at once on a signal and then raises it again; here the port stays open while requests are in flight."""
+
+    def __init__(self, app: FastAPI, service: Service, drain_seconds: float) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app, log_config=None, access_log=False, lifespan="on", server_header=False, timeout_keep_alive=30,
+                timeout_graceful_shutdown=max(1, round(drain_seconds)),
+            )
+        )  # fmt: skip
+        self._service, self._drain_seconds = service, drain_seconds
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._service.status == "draining":  # asked twice
+            super().handle_exit(sig, frame)
+        self._service.drain()
+
+    async def on_tick(self, counter: int) -> bool:
+        service = self._service
+        if service.failure is not None:
+            return True
+        if service.status == "draining":
+            late = time.monotonic() - service.draining_since > self._drain_seconds
+            if late or not service.in_flight:
+                return True
+        return await super().on_tick(counter)
+
+
+def serve(app: FastAPI, service: Service, settings: ServiceSettings) -> None:
+    """Returns after a drained stop; raises what kept the service from starting."""
+    configure_logging(settings.log_level)
+    with listening(settings.host, settings.port) as sock:
+        Server(app, service, settings.drain_seconds).run(sockets=[sock])
+    if service.failure is not None:
+        raise service.failure
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket bound to the address; port 0 takes a free one."""
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048)
+    except OSError as error:
+        raise InputError(f"cannot listen on {host}:{port} ({error.strerror or error}); choose another --host or --port") from None
