@@ -1,0 +1,165 @@
+"""What a training job is, apart from who runs it: a child process here, a PyTorchJob or a TrainJob on a cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from rolecast.errors import InputError
+
+M = TypeVar("M", bound=BaseModel)
+TrainingStage = Literal["sft", "rl"]
+Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$")]  # of Kubernetes
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]  # RFC 1035 label
+Image = Annotated[str, StringConstraints(pattern=r"^\S+$", min_length=1)]
+Label = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
+Seconds = Annotated[int, Field(ge=1)]
+
+# Pods, headless Services and child Jobs get the job's name with a suffix, and all of them are DNS labels of 63 characters.
+MAX_NAME = 44
+OWN_LABELS = ("app.kubernetes.io/", "rolecast.dev/", "training.kubeflow.org/", "trainer.kubeflow.org/", "sidecar.istio.io/", "kueue.x-k8s.io/")
+
+
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Toleration(Closed):
+    """As in a pod's spec."""
+
+    key: str | None = None
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = Field(None, alias="tolerationSeconds")
+
+    @model_validator(mode="after")
+    def _operator_fits(self) -> Toleration:
+        if self.operator == "Exists" and self.value is not None:
+            raise ValueError("a toleration with operator Exists takes no value; remove it or use operator Equal")
+        if self.operator == "Equal" and self.key is None:
+            raise ValueError("a toleration with operator Equal needs a key; name the taint's key or use operator Exists")
+        return self
+
+    def manifest(self) -> dict[str, Any]:
+        return self.model_dump(by_alias=True, exclude_none=True)
+
+
+class Deadlines(Closed):
+    """Seconds that a job may stay in one state; the count starts anew whenever it enters the state again."""
+
+    queued: Seconds = 7 * 86400
+    pending: Seconds = 1800
+    running: Seconds = 2 * 86400
+
+
+class Backoff(Closed):
+    """How often a job that failed is submitted again, and the seconds before it: `base` · 2ⁿ, at most `limit`."""
+
+    retries: int = Field(1, ge=0, le=10)
+    base: float = Field(10.0, gt=0)
+    limit: float = Field(300.0, gt=0)
+
+    def delay(self, attempt: int) -> float:
+        return min(self.base * 2.0 ** min(attempt, 30), self.limit)
+
+
+class Coordinator(Closed):
+    """Where rollout workers find the coordinator that rank 0 of an RL job runs."""
+
+    service: Name = "rolecast-coordinator"
+    port: int = Field(8300, ge=1024, le=65535)
+
+
+class TrainingRuntime(Closed):
+    """The runtime that a TrainJob refers to; `render_runtime` makes ours."""
+
+    name: Name = "rolecast-learner"
+    kind: Literal["TrainingRuntime", "ClusterTrainingRuntime"] = "TrainingRuntime"
+
+
+class TrainingJobSpec(Closed):
+    """One stage of one run. `run` is an opaque URI that every process of the job can reach."""
+
+    run: str = Field(min_length=1)
+    stage: TrainingStage
+    image: Image
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    image_pull_secrets: tuple[str, ...] = ()
+    name: Name | None = None  # by default made from run and stage
+    namespace: Name = "rolecast"
+    nodes: int = Field(1, ge=1)
+    procs_per_node: int = Field(1, ge=1)
+    gpus_per_node: int = Field(0, ge=0)
+    cpu: Quantity = "2"
+    memory: Quantity = "8Gi"
+    shm_size: Quantity = "2Gi"
+    scratch_size: Quantity = "20Gi"
+    zero_stage: int = Field(0, ge=0, le=3)  # of DeepSpeed; 0 trains with the plain engine
+    node_selector: dict[str, Label] = {}
+    tolerations: tuple[Toleration, ...] = ()
+    queue: Name | None = None  # Kueue's LocalQueue
+    priority: Name | None = None  # Kueue's WorkloadPriorityClass
+    service_account: Name = "rolecast-learner"
+    endpoints: Name = "rolecast-endpoints"  # a ConfigMap
+    s3_secret: Name = "rolecast-s3"
+    labels: dict[str, Label] = {}
+    deadlines: Deadlines = Deadlines()
+    backoff: Backoff = Backoff()
+    ttl_seconds: Seconds = 86400  # how long a finished job stays to be looked at
+    coordinator: Coordinator = Coordinator()
+    runtime: TrainingRuntime = TrainingRuntime()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> TrainingJobSpec:
+        if self.gpus_per_node and self.procs_per_node != self.gpus_per_node:
+            raise ValueError(
+                f"procs_per_node is {self.procs_per_node} and gpus_per_node {self.gpus_per_node}: each process drives one GPU; make them equal"
+            )
+        if self.priority and not self.queue:
+            raise ValueError("priority orders jobs of a Kueue queue: set queue too, or remove priority")
+        if self.name and len(self.name) > MAX_NAME:
+            raise ValueError(f"name has {len(self.name)} characters, but pods get suffixes: at most {MAX_NAME}")
+        for label in self.labels:
+            if label.startswith(OWN_LABELS):
+                raise ValueError(f"label {label} is set by Rolecast or an operator; choose another prefix")
+        return self
+
+    @property
+    def job_name(self) -> str:
+        """The same for the same run and stage, so that a second launcher finds the first one's job."""
+        if self.name:
+            return self.name
+        suffix = "-" + hashlib.sha256(self.run.encode()).hexdigest()[:8]
+        head = f"rolecast-{self.stage}-"
+        return head + self.run_label.lower().replace(".", "-").replace("_", "-")[: MAX_NAME - len(head) - len(suffix)].strip("-") + suffix
+
+    @property
+    def run_label(self) -> str:
+        """The last part of the run's URI as a label value."""
+        last = self.run.rstrip("/").rsplit("/", 1)[-1]
+        return re.sub(r"[^A-Za-z0-9_.-]+", "-", last)[:63].strip("-_.") or "run"
+
+    @property
+    def digest(self) -> str:
+        """Tells a job of this spec from a job of another one with the same name. How often to retry is the launcher's affair."""
+        canonical = json.dumps(self.model_dump(mode="json", exclude={"backoff"}), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:32]
+
+
+def read_spec(values: dict[str, Any], source: str = "job") -> TrainingJobSpec:
+    """A spec from parsed YAML or JSON. Errors name the key and `source`."""
+    return validated(TrainingJobSpec, values, source)
+
+
+def validated(model: type[M], values: dict[str, Any], source: str) -> M:
+    """A model from parsed values; an `InputError` lists every fault with its key."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, fault['loc'])) or '(all)'}: {fault['msg'].removeprefix('Value error, ')}" for fault in error.errors()]
+        raise InputError(f"{source}: {'; '.join(faults)}") from None

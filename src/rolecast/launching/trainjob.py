@@ -1,0 +1,111 @@
+"""A training job as a TrainJob of Kubeflow Trainer (v2), and the runtime that it refers to.
+
+A TrainJob may patch only some fields of its pods. What never changes between jobs (no restarts, no token, no service links)
+therefore lives in the runtime, which whoever sets up the namespace applies once.
+"""
+
+from __future__ import annotations
+
+from rolecast.launching.learner_pod import (
+    CONTAINER_SECURITY,
+    GRACE_SECONDS,
+    NO_SIDECAR,
+    POD_SECURITY,
+    Manifest,
+    check_reachable,
+    command,
+    coordinator_service,
+    environment,
+    job_metadata,
+    placement,
+    pod_labels,
+    resources,
+    volume_mounts,
+    volumes,
+)
+from rolecast.launching.spec import TrainingJobSpec, TrainingRuntime
+
+NODE = "node"  # what Trainer calls both the replicated job and the container that train
+MANAGER = "rolecast.dev/launcher"
+API_VERSION = "trainer.kubeflow.org/v1alpha1"
+
+
+def render(spec: TrainingJobSpec) -> list[Manifest]:
+    """The job, and for RL the Service in front of its coordinator."""
+    check_reachable(spec)
+    job = _job(spec)
+    return [job, coordinator_service(spec, rank_zero(spec))] if spec.stage == "rl" else [job]
+
+
+def rank_zero(spec: TrainingJobSpec) -> dict[str, str]:
+    """Labels of JobSet and of the indexed Job on the first node's pod."""
+    return {
+        "jobset.sigs.k8s.io/jobset-name": spec.job_name,
+        "jobset.sigs.k8s.io/replicatedjob-name": NODE,
+        "batch.kubernetes.io/job-completion-index": "0",
+    }
+
+
+def _job(spec: TrainingJobSpec) -> Manifest:
+    torchrun, *arguments = command(spec)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "TrainJob",
+        "metadata": job_metadata(spec),
+        "spec": {
+            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": spec.runtime.kind, "name": spec.runtime.name},
+            "activeDeadlineSeconds": spec.deadlines.pending + spec.deadlines.running,
+            "trainer": {
+                "image": spec.image,
+                "command": [torchrun],
+                "args": arguments,
+                "env": environment(spec),
+                "numNodes": spec.nodes,
+                "numProcPerNode": spec.procs_per_node,
+                "resourcesPerNode": resources(spec),
+            },
+            "runtimePatches": [{"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [_patch(spec)]}}}}],
+        },
+    }
+
+
+def _patch(spec: TrainingJobSpec) -> Manifest:
+    pod = {
+        "metadata": {"labels": pod_labels(spec), "annotations": dict(NO_SIDECAR)},
+        "spec": {
+            "serviceAccountName": spec.service_account,
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "securityContext": POD_SECURITY,
+            **placement(spec),
+            "containers": [{"name": NODE, "securityContext": CONTAINER_SECURITY, "volumeMounts": volume_mounts()}],
+            "volumes": volumes(spec),
+        },
+    }
+    return {"name": NODE, "template": {"spec": {"template": pod}}}
+
+
+def render_runtime(runtime: TrainingRuntime, namespace: str, image: str) -> Manifest:
+    """`image` runs only if a TrainJob names none. A cluster runtime has no namespace."""
+    metadata: Manifest = {"name": runtime.name, "labels": {"trainer.kubeflow.org/framework": "torch", "app.kubernetes.io/part-of": "rolecast"}}
+    if runtime.kind == "TrainingRuntime":
+        metadata["namespace"] = namespace
+    pod = {
+        "metadata": {"labels": dict(NO_SIDECAR), "annotations": dict(NO_SIDECAR)},
+        "spec": {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": POD_SECURITY,
+            "containers": [{"name": NODE, "image": image, "imagePullPolicy": "IfNotPresent", "securityContext": CONTAINER_SECURITY}],
+        },
+    }
+    job = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}, "spec": {"backoffLimit": 0, "template": pod}}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": runtime.kind,
+        "metadata": metadata,
+        "spec": {
+            "mlPolicy": {"numNodes": 1, "torch": {}},
+            "template": {"spec": {"failurePolicy": {"maxRestarts": 0}, "replicatedJobs": [{"name": NODE, "template": job}]}},
+        },
+    }
