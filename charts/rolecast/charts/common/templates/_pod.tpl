@@ -1,0 +1,88 @@
+{{/* What the restricted Pod Security level asks of a pod, and a numeric user that the images also know by name. */}}
+{{- define "common.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "common.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{/* Fields of every pod's spec besides its containers and volumes. */}}
+{{- define "common.podSpec" -}}
+automountServiceAccountToken: false
+# A Service named "rolecast" would set ROLECAST_PORT, which is the name of our own setting.
+enableServiceLinks: false
+securityContext:
+  {{- include "common.podSecurity" . | nindent 2 }}
+{{- with .Values.global.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* A process that starts slowly gets time by its own probe, so that liveness can be strict afterwards. */}}
+{{- define "common.probes" -}}
+startupProbe:
+  httpGet: {path: /healthz, port: http}
+  periodSeconds: 5
+  timeoutSeconds: 5
+  failureThreshold: {{ divf .Values.startupSeconds 5 | ceil | int }}
+livenessProbe:
+  httpGet: {path: /healthz, port: http}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: http}
+  periodSeconds: 5
+  timeoutSeconds: 5
+  failureThreshold: 2
+{{- end }}
+
+{{- define "common.volumes" -}}
+- name: tmp
+  emptyDir:
+    sizeLimit: {{ .Values.scratch.tmp }}
+- name: work
+  emptyDir:
+    sizeLimit: {{ .Values.scratch.work }}
+{{- with .Values.scratch.shm }}
+- name: shm
+  emptyDir:
+    medium: Memory
+    sizeLimit: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "common.mounts" -}}
+- name: tmp
+  mountPath: /tmp
+- name: work
+  mountPath: /work
+{{- if .Values.scratch.shm }}
+- name: shm
+  mountPath: /dev/shm
+{{- end }}
+{{- end }}

@@ -1,0 +1,259 @@
+"""Writes values.schema.json of every chart: `python charts/write_schemas.py`.
+
+JSON schema has no way to share definitions between charts that Helm follows, so they are shared here. Each part's chart
+checks its own values. The umbrella checks `global` and, less what is required, every part's values too, so that a wrong key is
+refused while its part is off.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+CHART = Path(__file__).parent / "rolecast"
+Schema = dict[str, Any]
+
+
+def closed(properties: Schema, required: tuple[str, ...] = (), **more: Any) -> Schema:
+    schema: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
+    return schema | ({"required": list(required)} if required else {}) | more
+
+
+def ref(name: str) -> Schema:
+    return {"$ref": f"#/definitions/{name}"}
+
+
+def array(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def text(pattern: str, **more: Any) -> Schema:
+    return {"type": "string", "pattern": pattern} | more
+
+
+def count(minimum: int, maximum: int | None = None) -> Schema:
+    return {"type": "integer", "minimum": minimum} | ({} if maximum is None else {"maximum": maximum})
+
+
+def labels(of: Schema) -> Schema:
+    return {"type": "object", "propertyNames": {"pattern": "^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$"}, "additionalProperties": of}
+
+
+BOOL: Schema = {"type": "boolean"}
+NAME = text("^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", maxLength=253)
+OPTIONAL_NAME = text("^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$", maxLength=253)
+URL = "https?://[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[0-9]{1,5})?"
+BUCKET = "s3://[a-z0-9][-a-z0-9.]{1,61}[a-z0-9]"
+PATHS = "(/[-A-Za-z0-9_.=]+)*"
+
+DEFINITIONS: Schema = {
+    "quantity": {"oneOf": [text("^[0-9]+(\\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"), {"type": "integer", "minimum": 0}]},
+    "size": text("^[1-9][0-9]*(M|G|T|Mi|Gi|Ti)$"),
+    "amounts": closed({name: ref("quantity") for name in ("cpu", "memory", "ephemeral-storage", "nvidia.com/gpu")}),
+    "resources": closed({"requests": ref("amounts"), "limits": ref("amounts")}),
+    "image": closed({"digest": text("^(sha256:[0-9a-f]{64})?$")}),
+    "device": {"enum": ["", "cpu", "cuda"]},
+    "nodeSelector": labels({"type": "string"}),
+    "tolerations": array(
+        closed(
+            {
+                "key": {"type": "string"},
+                "operator": {"enum": ["Exists", "Equal"]},
+                "value": {"type": "string"},
+                "effect": {"enum": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
+                "tolerationSeconds": count(0),
+            }
+        )
+    ),
+    # Names that carry secrets are refused here: they come from an existing Secret.
+    "env": {
+        "type": "object",
+        "propertyNames": {"pattern": "^[A-Z_][A-Z0-9_]*$", "not": {"pattern": "(SECRET|PASSWORD|CREDENTIAL|TOKEN$|KEY$|KEY_ID$)"}},
+        "additionalProperties": {"type": "string"},
+    },
+    "selector": closed({"matchLabels": labels({"type": "string"})}),
+    "peers": array(
+        closed(
+            {
+                "namespaceSelector": ref("selector"),
+                "podSelector": ref("selector"),
+                "ipBlock": closed({"cidr": text("^[0-9a-fA-F.:]+/[0-9]{1,3}$"), "except": array({"type": "string"})}, ("cidr",)),
+            },
+            minProperties=1,
+        )
+    ),
+    "ports": {"type": "array", "items": count(1, 65535), "uniqueItems": True},
+    "flow": closed({"to": ref("peers"), "ports": ref("ports")}),
+    "autoscaling": closed({"enabled": BOOL, "minReplicas": count(1), "maxReplicas": count(1), "cpu": count(1, 100)}),
+}
+
+MONITORING = closed(
+    {
+        "serviceMonitor": BOOL,
+        "rules": BOOL,
+        "dashboard": BOOL,
+        "labels": labels({"type": "string"}),
+        "interval": text("^[1-9][0-9]*(s|m)$"),
+        "runbooks": text("^(https?://\\S+)?$"),
+    },
+    ("serviceMonitor", "rules", "dashboard", "labels", "interval", "runbooks"),
+    **{"if": {"properties": {"rules": {"const": True}}}, "then": {"properties": {"runbooks": {"minLength": 1}}}},
+)
+
+GLOBAL = closed(
+    {
+        "image": closed(
+            {
+                "registry": text("^[a-zA-Z0-9][-a-zA-Z0-9.:]*(/[-a-z0-9._]+)*$"),
+                "tag": text("^([A-Za-z0-9_][-A-Za-z0-9_.]{0,127})?$", **{"not": {"const": "latest"}}),
+                "pullPolicy": {"enum": ["IfNotPresent", "Always", "Never"]},
+                "pullSecrets": array(NAME),
+            },
+            ("registry", "tag", "pullPolicy", "pullSecrets"),
+        ),
+        "device": {"enum": ["cpu", "cuda"]},
+        "s3": closed(
+            {"endpoint": text(f"^{URL}$"), "region": text("^[a-z0-9-]+$"), "store": text(f"^{BUCKET}{PATHS}$"), "existingSecret": NAME},
+            ("endpoint", "region", "store", "existingSecret"),
+        ),
+        "endpoints": closed(
+            {
+                "configMap": NAME,
+                "retriever": text(f"^(none|{URL}{PATHS})?$"),
+                "judge": text(f"^(none|{URL}{PATHS})?$"),
+                "coordinator": text(f"^(none|{URL}{PATHS})?$"),
+            },
+            ("configMap", "retriever", "judge", "coordinator"),
+        ),
+        "networkPolicy": closed(
+            {
+                "enabled": BOOL,
+                "dns": ref("flow"),
+                "s3": ref("flow"),
+                "apiServer": ref("flow"),
+                "prometheus": closed({"from": ref("peers")}, ("from",)),
+            },
+            ("enabled", "dns", "s3", "apiServer", "prometheus"),
+        ),
+        "monitoring": MONITORING,
+    },
+    ("image", "device", "s3", "endpoints", "networkPolicy", "monitoring"),
+)
+
+
+def pod(*scratch: str) -> Schema:
+    """What every part with a pod template has."""
+    return {
+        "enabled": BOOL,
+        "replicas": count(0),
+        "image": ref("image"),
+        "resources": ref("resources"),
+        "nodeSelector": ref("nodeSelector"),
+        "tolerations": ref("tolerations"),
+        "env": ref("env"),
+        "scratch": closed({name: ref("size") for name in ("tmp", "work", *scratch)}, ("tmp", "work")),
+        "startupSeconds": count(10),
+        "terminationGraceSeconds": count(10),
+    }
+
+
+RUNTIME_CLASS: Schema = {"device": ref("device"), "runtimeClassName": OPTIONAL_NAME}
+PARTS: dict[str, Schema] = {
+    "retriever": closed(
+        pod() | RUNTIME_CLASS | {"index": text(f"^{BUCKET}{PATHS}$"), "autoscaling": ref("autoscaling"), "allowFrom": ref("peers")},
+        (*pod(), "index", "autoscaling"),
+    ),
+    "judge": closed(
+        pod()
+        | {
+            "backend": {"enum": ["lexical", "openai"]},
+            "openai": closed(
+                {
+                    "url": text(f"^({URL}{PATHS})?$"),
+                    "model": {"type": "string"},
+                    "existingSecret": OPTIONAL_NAME,
+                    "to": ref("peers"),
+                    "ports": ref("ports"),
+                },
+                ("url", "model", "existingSecret", "to", "ports"),
+            ),
+            "autoscaling": ref("autoscaling"),
+            "allowFrom": ref("peers"),
+        },
+        (*pod(), "backend", "autoscaling"),
+        **{
+            "if": {"properties": {"backend": {"const": "openai"}}},
+            "then": {"properties": {"openai": {"properties": {"url": {"minLength": 1}, "model": {"minLength": 1}}}}},
+        },
+    ),
+    "rollout": closed(pod("shm") | RUNTIME_CLASS, (*pod(),)),
+    "learner": closed(
+        {
+            "enabled": BOOL,
+            "launcher": closed(
+                {"kubeflowPipelines": BOOL, "subjects": array(closed({"name": NAME, "namespace": NAME}, ("name", "namespace")))},
+                ("kubeflowPipelines", "subjects"),
+            ),
+            "cache": closed(
+                {
+                    "enabled": BOOL,
+                    "size": ref("size"),
+                    "storageClass": OPTIONAL_NAME,
+                    "accessMode": {"enum": ["ReadWriteOnce", "ReadWriteMany"]},
+                },
+                ("enabled", "size", "storageClass", "accessMode"),
+            ),
+        },
+        ("enabled", "launcher", "cache"),
+    ),
+    "agent": closed(
+        pod()
+        | {
+            "server": {"enum": ["deployment", "kserve"]},
+            "run": text(f"^({BUCKET}{PATHS})?$"),
+            "allowFrom": ref("peers"),
+            "predictor": ref("flow"),
+        },
+        (*pod(), "server", "run"),
+        **{"if": {"properties": {"server": {"const": "deployment"}}}, "then": {"properties": {"run": {"minLength": 1}}}},
+    ),
+    "common": closed({}),
+}
+
+
+def optional(schema: Any) -> Any:
+    """The same without what must be there: a part that is off brings no defaults."""
+    if isinstance(schema, dict):
+        return {key: optional(value) for key, value in schema.items() if key not in ("required", "if", "then")}
+    return [optional(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def references(schema: Any) -> set[str]:
+    if isinstance(schema, dict):
+        own = {schema["$ref"].rsplit("/", 1)[-1]} if "$ref" in schema else set()
+        return own.union(*(references(value) for value in schema.values()))
+    return set().union(*(references(item) for item in schema)) if isinstance(schema, list) else set()
+
+
+def document(title: str, schema: Schema) -> str:
+    used: set[str] = set()
+    found = references(schema)
+    while found - used:
+        used |= found
+        found = set().union(*(references(DEFINITIONS[name]) for name in used))
+    head = {"$schema": "http://json-schema.org/draft-07/schema#", "title": title, "$comment": "written by charts/write_schemas.py"}
+    return json.dumps(head | schema | {"definitions": {name: DEFINITIONS[name] for name in sorted(used)}}, indent=1) + "\n"
+
+
+def documents() -> dict[Path, str]:
+    # Helm copies `global` into every part's values. It is checked once, or a fault would be told a dozen times.
+    parts = {name: schema | {"properties": {"global": True} | schema["properties"]} for name, schema in PARTS.items()}
+    written = {CHART / "charts" / name / "values.schema.json": document(f"Values of {name}", schema) for name, schema in parts.items()}
+    umbrella = closed({"global": GLOBAL} | {name: optional(schema) for name, schema in parts.items()}, ("global",))
+    return written | {CHART / "values.schema.json": document("Values of rolecast", umbrella)}
+
+
+if __name__ == "__main__":
+    for path, content in documents().items():
+        path.write_text(content)
