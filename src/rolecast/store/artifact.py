@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,27 @@ def writing(path: Path, kind: str, provenance: Mapping[str, Any]) -> Iterator[Pa
         files = {str(file.relative_to(partial)): _entry(file) for file in sorted(partial.rglob("*")) if file.is_file()}
         manifest = {"kind": kind, "files": files, "provenance": dict(provenance)}
         write_text(partial / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True))
+        _put(partial, path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def receiving(path: Path, manifest: bytes, origin: str) -> Iterator[tuple[Path, Sequence[str]]]:
+    """As `writing`, for a copy of an artifact: yields a folder and the names of the files that `manifest` wants in it.
+
+    On a clean exit their sizes and hashes are compared before the copy is committed. `origin` names the source in errors.
+    """
+    files = parse_manifest(manifest, origin)["files"]
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")  # two processes may fetch the same
+    partial.mkdir(parents=True)
+    try:
+        yield partial, tuple(files)
+        for name, expected in files.items():
+            if not (partial / name).is_file() or _entry(partial / name) != expected:
+                raise ArtifactError(f"{origin}: {name} does not match the manifest; delete the artifact there and publish it again")
+        write_text(partial / MANIFEST, manifest.decode())
         _put(partial, path)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -75,18 +97,36 @@ def verify(path: Path, kind: str) -> dict[str, Any]:
     """The manifest, after every file's size and hash were compared with it."""
     if not committed(path):
         raise ArtifactError(f"{path} is no committed {kind}: it has no {MANIFEST}; run the stage that makes it")
-    try:
-        manifest = json.loads((path / MANIFEST).read_text())
-    except ValueError:  # no JSON, or no text
-        manifest = None
-    if not (isinstance(manifest, dict) and isinstance(manifest.get("kind"), str) and isinstance(manifest.get("files"), dict)):
-        raise ArtifactError(f"{path / MANIFEST} is broken: it names no kind and files; delete {path} and make it again")
+    manifest = parse_manifest((path / MANIFEST).read_bytes(), str(path))
     if manifest["kind"] != kind:
         raise ArtifactError(f"{path} is a {manifest['kind']}, not a {kind}")
     for name, expected in manifest["files"].items():
         file = path / name
         if not file.is_file() or _entry(file) != expected:
             raise ArtifactError(f"{file} is missing or does not match the manifest of its {kind}; delete {path} and make it again")
+    return manifest
+
+
+def verified(path: Path) -> bytes:
+    """The bytes of the manifest, which are the artifact's identity, after a full check, whatever its kind."""
+    if not committed(path):
+        raise ArtifactError(f"{path} is no committed artifact: it has no {MANIFEST}; run the stage that makes it")
+    data = (path / MANIFEST).read_bytes()
+    verify(path, parse_manifest(data, str(path))["kind"])
+    return data
+
+
+def parse_manifest(data: bytes, origin: str) -> dict[str, Any]:
+    """`ArtifactError` unless it names a kind and files, and every file lies inside the artifact."""
+    try:
+        manifest = json.loads(data)
+    except ValueError:  # no JSON, or no text
+        manifest = None
+    if not (isinstance(manifest, dict) and isinstance(manifest.get("kind"), str) and isinstance(manifest.get("files"), dict)):
+        raise ArtifactError(f"{origin}/{MANIFEST} is broken: it names no kind and files; delete {origin} and make it again")
+    for name in manifest["files"]:
+        if not name or name.startswith("/") or ".." in name.split("/") or name == MANIFEST:
+            raise ArtifactError(f"{origin}/{MANIFEST} names {name!r}, which is no file of an artifact; delete {origin} and make it again")
     return manifest
 
 

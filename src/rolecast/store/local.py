@@ -1,0 +1,102 @@
+"""`Store` over a folder: for a laptop, for tests, and for a volume that pods share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from rolecast.errors import ArtifactError
+from rolecast.store.artifact import MANIFEST, committed, receiving, verified
+from rolecast.store.keys import checked, missing, require_same
+
+
+class LocalStore:
+    """A publish copies beside the key and renames; renaming onto a folder that is not empty fails, so one of many writers wins."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def publish(self, folder: Path, key: str) -> None:
+        manifest, target = verified(folder), self.root / checked(key)
+        if not committed(target):
+            staged = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.staged")
+            try:
+                _copy(folder, staged, manifest)
+                staged.rename(target)
+            except OSError:
+                if not committed(target):
+                    raise ArtifactError(
+                        f"{target} has files but no {MANIFEST}, or cannot be written; delete it, then publish again"
+                    ) from None
+            finally:
+                shutil.rmtree(staged, ignore_errors=True)
+        require_same((target / MANIFEST).read_bytes(), manifest, str(target))
+
+    def fetch(self, key: str, folder: Path) -> Path:
+        source = self.root / checked(key)
+        if not committed(source):
+            raise missing(str(source))
+        manifest = (source / MANIFEST).read_bytes()
+        if not holds(folder, manifest):
+            _copy(source, folder, manifest)
+        return folder
+
+    def committed(self, key: str) -> bool:
+        return committed(self.root / checked(key))
+
+    def artifacts(self, prefix: str) -> list[str]:
+        found = (file.parent.relative_to(self.root) for file in (self.root / checked(prefix, prefix=True)).rglob(MANIFEST))
+        return sorted(str(path) for path in found if not any(part.startswith(".") for part in path.parts))
+
+    def put(self, key: str, data: bytes, *, absent: bool = False) -> bool:
+        target = self.root / checked(key)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if not absent:
+                os.replace(temporary, target)
+                return True
+            os.link(temporary, target)  # unlike a rename, fails if the name is taken
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
+        return True
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            return (self.root / checked(key)).read_bytes()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return None
+
+    def delete(self, prefix: str) -> None:
+        target = self.root / checked(prefix)
+        for manifest in target.rglob(MANIFEST):
+            manifest.unlink(missing_ok=True)
+        if target.is_dir():
+            shutil.rmtree(target)
+        target.unlink(missing_ok=True)
+
+
+def holds(folder: Path, manifest: bytes) -> bool:
+    """Whether `folder` is already a sound copy: a restarted pod finds what it fetched before."""
+    try:
+        return committed(folder) and verified(folder) == manifest
+    except ArtifactError:
+        return False
+
+
+def _copy(source: Path, target: Path, manifest: bytes) -> None:
+    with receiving(target, manifest, str(source)) as (partial, files):
+        for name in files:
+            (partial / name).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                shutil.copyfile(source / name, partial / name)
+            except FileNotFoundError:
+                raise ArtifactError(f"{source / name} is missing; delete {source} and publish it again") from None

@@ -1,0 +1,228 @@
+"""`Store` over S3 (MinIO, SeaweedFS, AWS, …).
+
+An artifact's files lie under its key as they are named, so that other readers (KServe, a person) find them. Two objects make
+that safe. `.claim`, written before the files and only if it is absent, holds the manifest of the one artifact that may be
+uploaded under the key: a writer with another one is turned away before it overwrites anything. `manifest.json`, written after
+the files and only if it is absent, is the commit. A killed upload leaves a claim: publishing the same artifact goes on with
+it, another one needs a `delete` first, which only whoever knows that the writer is dead may do.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from shutil import copyfileobj
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from minio import Minio
+from minio.deleteobjects import DeleteObject
+from minio.error import InvalidResponseError, S3Error, ServerError
+from urllib3 import PoolManager, Timeout
+from urllib3.exceptions import HTTPError
+
+from rolecast.errors import ArtifactError, InputError, RolecastError
+from rolecast.store.artifact import MANIFEST, parse_manifest, receiving, verified
+from rolecast.store.keys import below, checked, missing, require_same
+from rolecast.store.local import holds
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+CLAIM = ".claim"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+WAITS = (0.2, 0.4, 0.8, 1.6, 3.2)  # seconds between tries
+PART = 16 * 2**20  # bytes of one part of a large upload
+WORKERS = 4  # files that travel at once
+_AGAIN = {"InternalError", "SlowDown", "ServiceUnavailable", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict"}
+_REFUSED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthorizationHeaderMalformed"}
+
+
+class S3Store:
+    def __init__(self, endpoint: str, bucket: str, prefix: str, access_key: str, secret_key: str, region: str = "us-east-1") -> None:
+        self.endpoint, self.bucket, self.prefix = endpoint, bucket, checked(prefix, prefix=True)
+        at = urlsplit(endpoint)
+        if at.scheme not in ("http", "https") or not at.netloc or at.path.strip("/"):
+            raise InputError(f"ROLECAST_S3_ENDPOINT is {endpoint!r}; write http(s)://host:port")
+        if not _BUCKET.fullmatch(bucket):
+            raise InputError(f"{bucket!r} is no name of a bucket: 3 to 63 of a-z, 0-9, dot and hyphen; mend ROLECAST_STORE")
+        # Retries are ours (`_call`): urllib3 would log the address of a presigned request, which is a credential for minutes.
+        self._http = PoolManager(timeout=Timeout(connect=5.0, read=60.0), maxsize=4 * WORKERS, retries=False)
+        self._client = Minio(
+            endpoint=at.netloc, access_key=access_key, secret_key=secret_key, secure=at.scheme == "https", region=region,
+            http_client=self._http,
+        )  # fmt: skip
+
+    @classmethod
+    def from_environment(cls, bucket: str, prefix: str, environ: Mapping[str, str]) -> S3Store:
+        needed = ("ROLECAST_S3_ENDPOINT", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+        unset = [name for name in needed if not environ.get(name)]
+        if unset:
+            raise InputError(f"s3://{bucket} needs {', '.join(unset)} in the environment")
+        endpoint, access_key, secret_key = (environ[name] for name in needed)
+        return cls(endpoint, bucket, prefix, access_key, secret_key, environ.get("ROLECAST_S3_REGION") or "us-east-1")
+
+    def publish(self, folder: Path, key: str) -> None:
+        manifest, where = verified(folder), self._where(key)
+        present = self.get(f"{checked(key)}/{MANIFEST}")
+        if present is None:
+            self._claim(key, manifest)
+            names = parse_manifest(manifest, str(folder))["files"]
+            with ThreadPoolExecutor(WORKERS) as pool:
+                for _ in pool.map(lambda name: self._upload(folder / name, f"{key}/{name}"), names):
+                    pass
+            if self._write(f"{key}/{MANIFEST}", manifest, absent=True):
+                return
+            present = self.get(f"{key}/{MANIFEST}") or b""
+        require_same(present, manifest, where)
+
+    def _claim(self, key: str, manifest: bytes) -> None:
+        name = f"{key}/{CLAIM}"
+        if not self._write(name, manifest, absent=True) and self._read(name) != manifest:
+            raise ArtifactError(
+                f"{self._where(key)} is claimed by another artifact, whose upload has not ended; publish under another key, "
+                "or delete this one first if its writer is dead"
+            )
+
+    def fetch(self, key: str, folder: Path) -> Path:
+        where, manifest = self._where(key), self.get(f"{checked(key)}/{MANIFEST}")
+        if manifest is None:
+            raise missing(where)
+        if not holds(folder, manifest):
+            with receiving(folder, manifest, where) as (partial, names), ThreadPoolExecutor(WORKERS) as pool:
+                for _ in pool.map(lambda name: self._download(f"{key}/{name}", partial / name), names):
+                    pass
+        return folder
+
+    def committed(self, key: str) -> bool:
+        return self.get(f"{checked(key)}/{MANIFEST}") is not None
+
+    def artifacts(self, prefix: str) -> list[str]:
+        suffix = f"/{MANIFEST}"
+        found = [key.removesuffix(suffix) for key in self._list(checked(prefix, prefix=True)) if key.endswith(suffix)]
+        return sorted(key for key in found if not any(part.startswith(".") for part in key.split("/")))
+
+    def put(self, key: str, data: bytes, *, absent: bool = False) -> bool:
+        return self._write(checked(key), data, absent=absent)
+
+    def get(self, key: str) -> bytes | None:
+        return self._read(checked(key))
+
+    def delete(self, prefix: str) -> None:
+        keys = self._list(checked(prefix))
+        claims = [key for key in keys if key.endswith(f"/{CLAIM}")]
+        manifests = [key for key in keys if key.endswith(f"/{MANIFEST}")]
+        others = [key for key in keys if key not in {*claims, *manifests}]
+        for group in (manifests, others, claims):  # claims last: until then nobody may upload here
+            self._remove(group)
+
+    # Objects
+
+    def _name(self, key: str) -> str:
+        return f"{self.prefix}/{key}" if self.prefix and key else self.prefix or key
+
+    def _where(self, key: str) -> str:
+        return f"s3://{self.bucket}/{self._name(key)}"
+
+    def _write(self, key: str, data: bytes, absent: bool) -> bool:
+        if absent:
+            return self._write_absent(key, data)
+        self._call(lambda: self._client.put_object(self.bucket, self._name(key), io.BytesIO(data), len(data)))
+        return True
+
+    def _write_absent(self, key: str, data: bytes) -> bool:
+        """A conditional PUT. The client has none of its own, so the request is presigned and the header added.
+
+        If an answer is lost, the next try finds the object taken, perhaps by ourselves: then equal bytes count as written, so
+        writers that race must write different ones.
+        """
+        tries = 0
+
+        def once() -> bool:
+            nonlocal tries
+            tries += 1
+            url = self._client.get_presigned_url("PUT", self.bucket, self._name(key), expires=timedelta(minutes=10))
+            reply = self._http.urlopen("PUT", url, body=data, headers={"If-None-Match": "*"})
+            if reply.status == 412:
+                return tries > 1 and self._read(key) == data
+            if reply.status != 200:
+                if reply.status >= 500 or not reply.data:
+                    raise ServerError(f"status {reply.status}", reply.status)
+                raise S3Error.fromxml(reply)
+            return True
+
+        return self._call(once)
+
+    def _read(self, key: str) -> bytes | None:
+        def once() -> bytes | None:
+            with closing(self._client.get_object(self.bucket, self._name(key))) as reply:
+                return bytes(reply.read())
+
+        return self._call(once, absent=None)
+
+    def _upload(self, file: Path, key: str) -> None:
+        self._call(lambda: self._client.fput_object(self.bucket, self._name(key), str(file), part_size=PART))
+
+    def _download(self, key: str, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+
+        def once() -> bool:
+            with closing(self._client.get_object(self.bucket, self._name(key))) as reply, file.open("wb") as out:
+                copyfileobj(reply, out, 2**20)
+            return True
+
+        if self._call(once, absent=False) is False:
+            raise ArtifactError(f"{self._where(key)} is missing, though a manifest names it; delete the artifact and publish it again")
+
+    def _list(self, prefix: str) -> list[str]:
+        """Keys at or below `prefix`."""
+        start = len(self.prefix) + 1 if self.prefix else 0
+        found = self._call(
+            lambda: [item.object_name or "" for item in self._client.list_objects(self.bucket, self._name(prefix), recursive=True)]
+        )
+        return [key for key in (name[start:] for name in found) if below(key, prefix)]
+
+    def _remove(self, keys: list[str]) -> None:
+        def once() -> None:
+            errors = list(self._client.remove_objects(self.bucket, (DeleteObject(self._name(key)) for key in keys)))
+            if errors:
+                raise RolecastError(f"s3://{self.bucket}/{errors[0].name} cannot be deleted ({errors[0].code}); check the permissions")
+
+        if keys:
+            self._call(once)
+
+    def _call(self, once: Callable[[], T], **absent: T) -> T:
+        """Tries again what may pass; every other fault becomes one line. With `absent`, that is the result for no such object."""
+        for wait in (*WAITS, None):
+            try:
+                return once()
+            except S3Error as error:
+                if error.code == "NoSuchKey" and absent:
+                    return absent["absent"]
+                fault, again = self._named(error), error.code in _AGAIN
+            except ServerError as error:
+                fault, again = f"{self.endpoint} answers with status {error.status_code}", error.status_code >= 500
+            except InvalidResponseError:  # no XML: a gateway whose server is restarting, or no S3 at all
+                fault, again = f"{self.endpoint} does not answer like an S3 server; check ROLECAST_S3_ENDPOINT", True
+            except HTTPError as error:
+                fault, again = f"{self.endpoint} cannot be reached ({type(error).__name__}); check ROLECAST_S3_ENDPOINT", True
+            if wait is None or not again:
+                break
+            log.warning("%s; trying again", fault)
+            time.sleep(wait)
+        raise RolecastError(f"s3://{self.bucket}: {fault}")
+
+    def _named(self, error: S3Error) -> str:
+        if error.code == "NoSuchBucket":
+            return f"there is no such bucket at {self.endpoint}; create it, or mend ROLECAST_STORE"
+        if error.code in _REFUSED:
+            return (
+                f"{self.endpoint} refuses the credentials ({error.code}); check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and their rights"
+            )
+        return f"{self.endpoint} answers {error.code}: {error.message}"
