@@ -37,8 +37,10 @@ class Encoder:
     def _model(self) -> SentenceTransformer:
         if self.name != "minilm" and not Path(self.name).is_dir():  # before an import that takes seconds
             raise InputError(f"encoder {self.name!r} is no directory; use minilm or a sentence-transformers directory")
-        from sentence_transformers import SentenceTransformer
-
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError:
+            raise InputError("the encoder needs sentence-transformers; pip install 'rolecast[retriever]'") from None
         if self.name != "minilm":
             return SentenceTransformer(self.name)
         try:

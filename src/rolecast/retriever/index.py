@@ -1,22 +1,27 @@
-"""An index: a corpus with what the rankers need, as one artifact; and the in-process `Retriever` over it."""
+"""An index: a corpus with what the rankers need, as one artifact; and the in-process `Retriever` over it.
+
+The rankers' libraries are imported where an index needs them: words alone need no FAISS, a client of the service needs neither.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from rolecast.data.records import read_corpus, write_corpus
 from rolecast.errors import InputError
-from rolecast.retriever.bm25 import BM25
-from rolecast.retriever.dense import Dense, Encoder
 from rolecast.retriever.hybrid import reciprocal_rank
 from rolecast.store.artifact import verify, writing
 from rolecast.types import Passage
+
+if TYPE_CHECKING:
+    from rolecast.retriever.bm25 import BM25
+    from rolecast.retriever.dense import Dense, Encoder
 
 Kind = Literal["bm25", "dense", "hybrid"]
 KIND = "index"
@@ -30,15 +35,41 @@ def build_index(passages: Sequence[Passage], path: Path, kind: Kind, encoder: st
     with writing(path, KIND, {"kind": kind, "encoder": encoder if kind != "bm25" else None, "passages": len(passages)}) as partial:
         write_corpus(partial / "corpus.jsonl", passages)
         if kind in ("bm25", "hybrid"):
-            BM25.build(texts).save(partial / "bm25")
+            _bm25().build(texts).save(partial / "bm25")
         if kind in ("dense", "hybrid"):
-            Dense.build(texts, Encoder(encoder)).save(partial / "dense.faiss")
+            _dense().build(texts, _encoder(encoder)).save(partial / "dense.faiss")
         (partial / "index.json").write_text(json.dumps({"kind": kind, "encoder": encoder}))
 
 
 def _indexed(passage: Passage) -> str:
     """What is searched: title and text. A passage about an entity thereby outranks one that only mentions it."""
     return f"{passage.title}. {passage.text}" if passage.title else passage.text
+
+
+def _bm25() -> type[BM25]:
+    try:
+        from rolecast.retriever.bm25 import BM25
+    except ImportError as error:
+        raise _not_installed("bm25s", error) from None
+    return BM25
+
+
+def _dense() -> type[Dense]:
+    try:
+        from rolecast.retriever.dense import Dense
+    except ImportError as error:
+        raise _not_installed("faiss", error) from None
+    return Dense
+
+
+def _encoder(name: str) -> Encoder:
+    from rolecast.retriever.dense import Encoder
+
+    return Encoder(name)
+
+
+def _not_installed(library: str, error: ImportError) -> InputError:
+    return InputError(f"this index needs {library}, which cannot be imported ({error}); pip install 'rolecast[retriever]'")
 
 
 class LocalRetriever:
@@ -58,11 +89,13 @@ class LocalRetriever:
         kind = kind or built["kind"]
         if built["kind"] not in (kind, "hybrid"):
             raise InputError(f"{path} is a {built['kind']} index and cannot serve {kind}; build it with --kind {kind} or hybrid")
-        bm25 = BM25.load(path / "bm25") if kind != "dense" else None
-        dense = Dense.load(path / "dense.faiss", Encoder(built["encoder"])) if kind != "bm25" else None
+        bm25 = _bm25().load(path / "bm25") if kind != "dense" else None
+        dense = _dense().load(path / "dense.faiss", _encoder(built["encoder"])) if kind != "bm25" else None
         return cls(read_corpus(path / "corpus.jsonl"), kind, bm25, dense)
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        if k < 1:
+            raise InputError(f"k = {k}; ask for at least one passage")
         if k > len(self.passages):
             raise InputError(f"k = {k} is larger than the corpus ({len(self.passages)} passages); lower k")
         return [[self._passage(row, score) for row, score in ranking] for ranking in self._rank(queries, k)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from rolecast.errors import ArtifactError, InputError
-from rolecast.retriever import index as module
+from rolecast.retriever import dense as module
 from rolecast.retriever.dense import Encoder
 from rolecast.retriever.index import LocalRetriever, build_index
 from rolecast.types import Passage
@@ -70,6 +71,44 @@ def test_hits_are_the_passages_with_their_scores(bm25: Path) -> None:
     assert (best.id, best.title, best.text) == ("b", "Dogs", "blue dog dog")
     assert best.score > second.score > 0
     assert PASSAGES[1].score == 0.0
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_less_than_one_passage_is_refused(bm25: Path, k: int) -> None:
+    with pytest.raises(InputError, match=f"k = {k}"):
+        search(LocalRetriever.open(bm25), k, "dog")
+
+
+WITHOUT = """
+import asyncio, sys
+from pathlib import Path
+for name in sys.argv[2:]:
+    sys.modules[name] = None
+from rolecast.errors import InputError
+from rolecast.retriever.index import LocalRetriever
+try:
+    retriever = LocalRetriever.open(Path(sys.argv[1]))
+    print([p.id for p in asyncio.run(retriever.search(["dog"], 2))[0]])
+except InputError as error:
+    print(error)
+"""
+
+
+def opened_without(index: Path, *libraries: str) -> str:
+    done = subprocess.run([sys.executable, "-c", WITHOUT, str(index), *libraries], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_word_index_needs_no_heavy_library(bm25: Path) -> None:
+    assert opened_without(bm25, "faiss", "torch", "sentence_transformers") == "['b', 'c']"
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_library_that_is_missing_is_named_with_its_extra(tmp_path: Path, bm25: Path) -> None:
+    for index, library in ((build(tmp_path, "dense"), "faiss"), (bm25, "bm25s")):
+        said = opened_without(index, library)
+        assert said.startswith(f"this index needs {library}, which cannot be imported")
+        assert said.endswith("pip install 'rolecast[retriever]'")
 
 
 @pytest.mark.parametrize("k", [5, 100])
@@ -247,6 +286,12 @@ def test_an_encoder_that_is_nowhere_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)  # an import of it, which takes seconds, would fail
     with pytest.raises(InputError, match="nowhere"):
         Encoder("/nowhere").encode(["x"], "query")
+
+
+def test_an_encoder_whose_library_is_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(InputError, match=r"rolecast\[retriever\]"):
+        Encoder("minilm").encode(["x"], "query")
 
 
 class Echo:
