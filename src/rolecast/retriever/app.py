@@ -1,0 +1,114 @@
+"""The retriever's HTTP interface over one index, with micro-batching."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from prometheus_client import Counter, Histogram
+from pydantic import Field
+
+from rolecast.errors import InputError
+from rolecast.retriever.batching import Batcher, Worker
+from rolecast.retriever.index import LocalRetriever
+from rolecast.service.app import Service, make_app
+from rolecast.service.settings import ServiceSettings
+from rolecast.store.uri import local_artifact
+from rolecast.wire.retriever import (
+    EmbeddingsRequest,
+    FetchRequest,
+    RetrieveRequest,
+    SearchRequest,
+    contents,
+    document,
+    embeddings_reply,
+    retrieve_reply,
+)
+
+log = logging.getLogger(__name__)
+
+
+class RetrieverSettings(ServiceSettings):
+    """`index`: a folder or s3://bucket/prefix/key of a committed index. `kind`: which of its rankers; by default what it was built as."""
+
+    index: str
+    kind: Literal["bm25", "dense", "hybrid"] | None = None
+    topk: int = Field(3, ge=1)  # for requests that name none
+    max_batch: int = Field(64, ge=1)
+    batch_milliseconds: float = Field(2.0, ge=0)
+
+
+def make_retriever(settings: RetrieverSettings) -> tuple[FastAPI, Service]:
+    service = Service("retriever", settings.max_body_bytes)
+    serving = _Serving(settings, service)
+    app = make_app(service, serving.live)
+    _add_routes(app, serving)
+    return app, service
+
+
+class _Serving:
+    """What is there once the index is loaded."""
+
+    retriever: LocalRetriever
+    batcher: Batcher
+
+    def __init__(self, settings: RetrieverSettings, service: Service) -> None:
+        self.settings = settings
+        self.worker = Worker("index")
+        self.queries = Counter("rolecast_retriever_queries", "Queries taken.", registry=service.registry)
+        sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        self.batches = Histogram("rolecast_retriever_batch_queries", "Queries of one search.", buckets=sizes, registry=service.registry)
+
+    @asynccontextmanager
+    async def live(self) -> AsyncIterator[None]:
+        self.retriever = await self.worker.call(lambda: _open_index(self.settings))
+        s = self.settings
+        self.batcher = Batcher(
+            self.retriever, self.worker, most=s.max_batch, wait=s.batch_milliseconds / 1000, observe=self.batches.observe
+        )  # fmt: skip
+        self.batcher.start()
+        yield
+        await self.batcher.stop()
+        self.worker.stop()
+
+    def k(self, topk: int | None) -> int:
+        return topk or self.settings.topk
+
+
+def _open_index(settings: RetrieverSettings) -> LocalRetriever:
+    work = Path(os.environ.get("ROLECAST_WORKDIR") or tempfile.gettempdir())
+    retriever = LocalRetriever.open(local_artifact(settings.index, work / "rolecast-index"), settings.kind)
+    if settings.topk > len(retriever.passages):
+        raise InputError(f"--topk {settings.topk} is larger than the corpus ({len(retriever.passages)} passages); lower it")
+    log.info("index %s: %d passages, %s", settings.index, len(retriever.passages), retriever.kind)
+    return retriever
+
+
+def _add_routes(app: FastAPI, serving: _Serving) -> None:
+    @app.post("/retrieve")
+    async def retrieve(request: RetrieveRequest) -> JSONResponse:
+        serving.queries.inc(len(request.queries))
+        results = await serving.batcher.search(request.queries, serving.k(request.topk))
+        return JSONResponse(retrieve_reply(results, request.return_scores))
+
+    @app.post("/search")
+    async def search(request: SearchRequest) -> JSONResponse:
+        serving.queries.inc(len(request.questions))
+        results = await serving.batcher.search(request.questions, serving.k(request.N))
+        return JSONResponse([{"top_k_docs": [contents(p.title, p.text) for p in found]} for found in results])
+
+    @app.post("/fetch")
+    async def fetch(request: FetchRequest) -> JSONResponse:
+        return JSONResponse({"result": [document(passage) for passage in await serving.retriever.fetch(request.ids)]})
+
+    @app.post("/v1/embeddings")
+    async def embeddings(request: EmbeddingsRequest) -> JSONResponse:
+        texts = [request.input] if isinstance(request.input, str) else request.input
+        return JSONResponse(embeddings_reply(await serving.worker.run(serving.retriever.embed(texts)), request))

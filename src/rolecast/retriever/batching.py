@@ -1,0 +1,149 @@
+"""Micro-batching: queries that arrive within a few milliseconds, or while a search is running, are searched together.
+
+The index works in a thread of its own, so that the event loop reads requests meanwhile. Every request gets one query into the
+batch before any gets a second one: a long list delays others by one batch, not by all of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from rolecast.ports import Retriever
+from rolecast.service.app import Overloaded
+from rolecast.types import Passage
+
+T = TypeVar("T")
+PENDING = 16_384  # queries that may wait
+
+
+class Worker:
+    """A thread with an event loop, for coroutines that compute and seldom wait. A daemon: what hangs in it stops no exit."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def call(self, work: Callable[[], T]) -> T:
+        async def called() -> T:
+            return work()
+
+        return await self.run(called())
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    queries: Sequence[str]
+    k: int
+    done: asyncio.Future[list[list[Passage]]]
+    taken: int = 0
+    found: dict[int, list[Passage]] = field(default_factory=dict)
+
+
+_Item = tuple[_Request, int]  # a request and the position of one of its queries
+
+
+class Batcher:
+    """`search` of many callers as few searches of many queries; the results are those of `retriever.search` itself."""
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        worker: Worker,
+        *,
+        most: int = 64,
+        wait: float = 0.002,
+        observe: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        """`most` queries in one search; `wait` seconds for company when nothing is running. `observe` gets every batch's size."""
+        self._retriever, self._worker, self._most, self._wait, self._observe = retriever, worker, most, wait, observe
+        self._requests: deque[_Request] = deque()
+        self._pending = 0
+        self._arrived = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._work())
+
+    async def stop(self) -> None:
+        """For after the last request was answered."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        if not queries:
+            return []
+        if self._pending + len(queries) > PENDING:
+            raise Overloaded(f"{self._pending} queries are waiting; try again")
+        request = _Request(queries, k, asyncio.get_running_loop().create_future())
+        self._requests.append(request)
+        self._pending += len(queries)
+        self._arrived.set()
+        return await request.done
+
+    async def _work(self) -> None:
+        busy = False
+        while True:
+            if not self._requests:
+                busy = False
+                self._arrived.clear()
+                await self._arrived.wait()
+            if not busy and self._pending < self._most:
+                await asyncio.sleep(self._wait)
+            batch = self._take()
+            if batch:
+                self._observe(len(batch))
+                await self._search(batch)
+            busy = True  # what arrived meanwhile has waited long enough
+
+    def _take(self) -> list[_Item]:
+        batch: list[_Item] = []
+        while self._requests and len(batch) < self._most:
+            request = self._requests.popleft()
+            if request.done.done():  # the client has gone, or another of its queries failed
+                self._pending -= len(request.queries) - request.taken
+                continue
+            batch.append((request, request.taken))
+            request.taken += 1
+            self._pending -= 1
+            if request.taken < len(request.queries):
+                self._requests.append(request)
+        return batch
+
+    async def _search(self, batch: list[_Item]) -> None:
+        """One search for each k: a ranking for more is not always a longer one (hybrid)."""
+        by_k: dict[int, list[_Item]] = defaultdict(list)
+        for item in batch:
+            by_k[item[0].k].append(item)
+        for k, items in by_k.items():
+            try:
+                await self._answer(items, k)
+            except Exception:  # one query's fault must not be its neighbours'
+                for item in items:
+                    await self._answer_alone(item)
+
+    async def _answer_alone(self, item: _Item) -> None:
+        try:
+            await self._answer([item], item[0].k)
+        except Exception as error:
+            if not item[0].done.done():
+                item[0].done.set_exception(error)
+
+    async def _answer(self, items: Sequence[_Item], k: int) -> None:
+        queries = [request.queries[position] for request, position in items]
+        results = await self._worker.run(self._retriever.search(queries, k))
+        for (request, position), found in zip(items, results, strict=True):
+            request.found[position] = found
+            if len(request.found) == len(request.queries) and not request.done.done():
+                request.done.set_result([request.found[n] for n in range(len(request.queries))])

@@ -1,0 +1,67 @@
+"""`Retriever` over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ValidationError
+
+from rolecast.errors import InputError, RolecastError
+from rolecast.service.client import JsonClient
+from rolecast.types import Passage
+from rolecast.wire.retriever import EmbeddingsReply, FetchReply, ScoredReply
+
+AT_ONCE = 256  # queries, ids or texts of one request
+R = TypeVar("R", bound=BaseModel)
+
+
+class HttpRetriever:
+    """Waits `patience` seconds for a retriever that is restarting; searching again changes nothing, so nothing is lost."""
+
+    def __init__(self, url: str, *, timeout: float = 30.0, patience: float = 120.0) -> None:
+        self._client = JsonClient("retriever", url, timeout=timeout, patience=patience)
+
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        if k < 1:  # the wire's 0 is the server's default
+            raise InputError(f"k = {k}; ask for at least one passage")
+        found: list[list[Passage]] = []
+        for part in _parts(queries):
+            reply = await self._post("/retrieve", {"queries": part, "topk": k, "return_scores": True}, ScoredReply, len(part))
+            found += [[hit.document.to_passage(hit.score) for hit in hits] for hits in reply.result]
+        return found
+
+    async def fetch(self, ids: Sequence[str]) -> list[Passage]:
+        found: list[Passage] = []
+        for part in _parts(ids):
+            reply = await self._post("/fetch", {"ids": part}, FetchReply, len(part))
+            found += [document.to_passage() for document in reply.result]
+        return found
+
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        rows = []
+        for part in _parts(texts) or [[]]:
+            reply = await self._post("/v1/embeddings", {"input": part, "encoding_format": "base64"}, EmbeddingsReply)
+            rows.append(reply.vectors())
+        return np.concatenate(rows)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _post(self, path: str, body: object, reply: type[R], results: int | None = None) -> R:
+        data = await self._client.post(path, body)
+        try:
+            read = reply.model_validate(data)
+        except ValidationError as error:
+            raise RolecastError(
+                f"{self._client.url}{path} answered in another shape ({error.error_count()} faults); is it the retriever?"
+            ) from None
+        if results is not None and len(read.result) != results:  # type: ignore[attr-defined]
+            raise RolecastError(f"{self._client.url}{path} did not give one result per query; is it the retriever?")
+        return read
+
+
+def _parts(items: Sequence[str]) -> list[list[str]]:
+    return [list(items[at : at + AT_ONCE]) for at in range(0, len(items), AT_ONCE)]

@@ -1,0 +1,131 @@
+"""The retriever's wire: Search-R1's /retrieve, M-ASK's /search, /fetch, and OpenAI's /v1/embeddings."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from rolecast.types import Passage
+
+MOST = 1024  # queries, ids or texts of one request
+Texts = Annotated[list[str], Field(max_length=MOST)]
+
+
+class Request(BaseModel):
+    """Keys that a client of another server also sends are left out."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class RetrieveRequest(Request):
+    """`topk` null or 0 is the server's default."""
+
+    queries: Texts
+    topk: Annotated[int, Field(ge=0)] | None = None
+    return_scores: bool = False
+
+
+class SearchRequest(Request):
+    questions: Texts
+    N: Annotated[int, Field(ge=0)] | None = None
+
+
+class FetchRequest(Request):
+    ids: Texts
+
+
+class EmbeddingsRequest(Request):
+    input: str | Texts
+    model: str = ""
+    encoding_format: Literal["float", "base64"] = "float"
+
+
+class Document(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    id: str
+    contents: str
+
+    def to_passage(self, score: float = 0.0) -> Passage:
+        return Passage(self.id, *title_and_text(self.contents), score)
+
+
+class Scored(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    document: Document
+    score: float
+
+
+class ScoredReply(BaseModel):
+    result: list[list[Scored]]
+
+
+class FetchReply(BaseModel):
+    result: list[Document]
+
+
+class Embedding(BaseModel):
+    index: int
+    embedding: str
+
+
+class EmbeddingsReply(BaseModel):
+    """As our own client asks for it: base64 of little-endian float32."""
+
+    data: list[Embedding]
+
+    def vectors(self) -> npt.NDArray[np.float32]:
+        """(texts, dim)."""
+        rows = [np.frombuffer(base64.b64decode(item.embedding), "<f4") for item in sorted(self.data, key=lambda item: item.index)]
+        return np.array(rows, dtype=np.float32)
+
+
+def contents(title: str, text: str) -> str:
+    r"""`"Title"\ntext`. A title that would not come back from this (it has a line break) is written as a JSON string."""
+    line = f'"{title}"'
+    if "\n" in title or _title(line) != title:
+        line = json.dumps(title, ensure_ascii=False)
+    return f"{line}\n{text}"
+
+
+def title_and_text(contents: str) -> tuple[str, str]:
+    line, _, text = contents.partition("\n")
+    return _title(line), text
+
+
+def _title(line: str) -> str:
+    if "\\" in line:
+        try:
+            title = json.loads(line)
+        except ValueError:
+            pass
+        else:
+            if isinstance(title, str):
+                return title
+    quoted = len(line) > 1 and line[0] == line[-1] == '"'
+    return line[1:-1] if quoted else line
+
+
+def document(passage: Passage) -> dict[str, str]:
+    return {"id": passage.id, "contents": contents(passage.title, passage.text)}
+
+
+def retrieve_reply(results: Sequence[Sequence[Passage]], scores: bool) -> dict[str, Any]:
+    if scores:
+        return {"result": [[{"document": document(p), "score": p.score} for p in found] for found in results]}
+    return {"result": [[document(p) for p in found] for found in results]}
+
+
+def embeddings_reply(vectors: npt.NDArray[np.float32], request: EmbeddingsRequest) -> dict[str, Any]:
+    def shown(vector: npt.NDArray[np.float32]) -> str | list[float]:
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode() if request.encoding_format == "base64" else vector.tolist()
+
+    data = [{"object": "embedding", "index": n, "embedding": shown(vector)} for n, vector in enumerate(vectors)]
+    return {"object": "list", "data": data, "model": request.model}

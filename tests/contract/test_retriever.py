@@ -1,0 +1,148 @@
+"""`Retriever` in this process and over HTTP: what one answers, the other answers."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from rolecast.errors import InputError
+from rolecast.ports import Retriever
+from rolecast.retriever import dense
+from rolecast.retriever.app import RetrieverSettings, make_retriever
+from rolecast.retriever.client import HttpRetriever
+from rolecast.retriever.index import LocalRetriever, build_index
+from rolecast.types import Passage
+from tests.live import serving
+
+TITLES = [
+    "Cats", "", 'The "X" Files', '"', '""', "two\nlines", "\n", "a\\nb", "back\\slash", '\\"', "tab\there", "Ünïcödé 漢字 🦉", " spaced ", "\r", "a\r\nb",
+]  # fmt: skip
+PASSAGES = [
+    *(Passage(f"t{n}", title, f"titled number{n}\nsecond line, \"quoted\" and \\ back") for n, title in enumerate(TITLES)),
+    Passage("b", "Dogs", "blue dog dog"),
+    Passage("c", "", "red dog"),
+    Passage("d", "Owls", "an owl"),
+    Passage("e", "Owls", "an owl"),
+    Passage("ö/漢?#", "Vögel", "Eine Eule ist ein Vogel, 猫 nicht"),
+]  # fmt: skip
+ANGLES = {"cat": 10, "blue": 80, "dog": 60, "owl": 120}
+
+
+class TableEncoder:
+    """Texts about one animal point one way."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def encode(self, texts: Sequence[str], side: Literal["query", "passage"]) -> npt.NDArray[np.float32]:
+        angles = [math.radians(next((angle for word, angle in ANGLES.items() if word in text), 200)) for text in texts]
+        return np.array([[math.cos(a), math.sin(a)] for a in angles], dtype=np.float32)
+
+
+@pytest.fixture(scope="module", params=["bm25", "dense", "hybrid"])
+def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dense, "Encoder", TableEncoder)
+        path = tmp_path_factory.mktemp("index") / request.param
+        build_index(PASSAGES, path, request.param)
+        yield path
+
+
+@pytest.fixture(scope="module", params=["local", "http"])
+def retriever(request: pytest.FixtureRequest, index: Path) -> Iterator[Retriever]:
+    if request.param == "local":
+        yield LocalRetriever.open(index)
+    else:
+        with serving(*make_retriever(RetrieverSettings(index=str(index)))) as url:
+            yield HttpRetriever(url)
+
+
+@pytest.fixture(scope="module")
+def local(index: Path) -> LocalRetriever:
+    return LocalRetriever.open(index)
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, len(PASSAGES)])
+def test_hits_scores_and_order_are_those_of_the_index(retriever: Retriever, local: LocalRetriever, k: int) -> None:
+    queries = ["dog", "owl", "titled", "nothing known", "猫 nicht", "dog", 'quoted "number3"', "red dog owl"]
+    found = run(retriever.search(queries, k))
+    assert found == run(local.search(queries, k))  # ids, titles, texts and scores, all equal
+    assert len(found) == len(queries)
+    for hits in found:
+        assert len(hits) <= k
+        assert [p.score for p in hits] == sorted((p.score for p in hits), reverse=True)
+
+
+def test_every_title_and_text_survives(retriever: Retriever) -> None:
+    found = run(retriever.search([f"number{n}" for n in range(len(TITLES))], len(PASSAGES)))
+    assert [next(p for p in hits if p.id == f"t{n}").title for n, hits in enumerate(found)] == TITLES
+    assert run(retriever.fetch([p.id for p in PASSAGES])) == PASSAGES
+
+
+def test_no_query_no_result(retriever: Retriever) -> None:
+    assert run(retriever.search([], 3)) == []
+    assert run(retriever.fetch([])) == []
+
+
+@pytest.mark.parametrize("query", ["", "the of", "?!", "\x00", "a" * 10_000])
+def test_odd_queries_are_answered(retriever: Retriever, local: LocalRetriever, query: str) -> None:
+    assert run(retriever.search([query, "dog"], 2)) == run(local.search([query, "dog"], 2))
+
+
+def test_fewer_hits_than_asked_for(retriever: Retriever, local: LocalRetriever) -> None:
+    [hits] = run(retriever.search(["dog"], len(PASSAGES)))
+    if local.kind == "bm25":
+        assert [p.id for p in hits] == ["b", "c"]
+    else:
+        assert len(hits) == len(PASSAGES)
+
+
+def test_more_queries_than_one_request_takes(retriever: Retriever, local: LocalRetriever) -> None:
+    queries = [f"number{n % len(TITLES)}" for n in range(1500)]
+    assert run(retriever.search(queries, 1)) == run(local.search(queries, 1))
+
+
+@pytest.mark.parametrize("k", [0, -1, len(PASSAGES) + 1])
+def test_an_impossible_k_is_refused(retriever: Retriever, k: int) -> None:
+    with pytest.raises(InputError, match=f"k = {k}"):
+        run(retriever.search(["dog"], k))
+
+
+def test_an_unknown_id_is_refused_by_name(retriever: Retriever) -> None:
+    with pytest.raises(InputError, match="no passage 'z' in the index"):
+        run(retriever.fetch(["b", "z"]))
+
+
+def test_embeddings_are_the_encoders(retriever: Retriever, local: LocalRetriever) -> None:
+    def embed(texts: list[str]) -> npt.NDArray[np.float32]:
+        vectors: npt.NDArray[np.float32] = run(retriever.embed(texts))
+        return vectors
+
+    if local.kind == "bm25":
+        with pytest.raises(InputError, match="bm25 index has no encoder"):
+            embed(["dog"])
+        return
+    texts = ["owl", "dog", "cat", *(f"{n}" for n in range(300))]
+    assert embed(texts).dtype == np.float32
+    np.testing.assert_array_equal(embed(texts), run(local.embed(texts)))
+
+
+def test_many_callers_at_once_get_their_own(retriever: Retriever, local: LocalRetriever) -> None:
+    words: Sequence[str] = ["dog", "owl", "titled", "number3", "nothing", "red dog"]
+    asked = [([words[(n + j) % len(words)] for j in range(n % 4)], 1 + n % 5) for n in range(200)]
+
+    async def all_of(search: Callable[..., Coroutine[Any, Any, list[list[Passage]]]]) -> list[list[list[Passage]]]:
+        return await asyncio.gather(*(search(queries, k) for queries, k in asked))
+
+    assert run(all_of(retriever.search)) == run(all_of(local.search))
