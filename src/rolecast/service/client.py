@@ -19,14 +19,18 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between tries, doubling
 
 
 class JsonClient:
-    """`name` is the part ("retriever"); `patience` is how long, in seconds, a request is tried again. Requests must be idempotent."""
+    """`name` is the part ("retriever"); `patience` is how long, in seconds, a request is tried again. Requests must be idempotent.
+
+    `variable` is where the address comes from, by default ROLECAST_<NAME>_URL. `headers` may hold a credential: they are never shown.
+    """
 
     def __init__(
-        self, name: str, url: str, *, timeout: float = 30.0, patience: float = 120.0, headers: dict[str, str] | None = None,
+        self, name: str, url: str, *, timeout: float = 30.0, patience: float = 120.0, headers: dict[str, str] | None = None, variable: str = "",
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
+        self.variable = variable or f"ROLECAST_{name.upper()}_URL"
         if not url.startswith(("http://", "https://")):
-            raise InputError(f"the {name}'s address {url!r} is no http(s) URL; mend ROLECAST_{name.upper()}_URL")
+            raise InputError(f"the {name}'s address {url!r} is no http(s) URL; mend {self.variable}")
         self.name, self.url = name, url.rstrip("/")
         self._timeout, self._patience, self._headers = timeout, patience, headers or {}
         self._sleep, self._clock = sleep, clock
@@ -43,28 +47,29 @@ class JsonClient:
         while True:
             tries += 1
             reply, fault = await self._try(method, path, body)
-            if reply is not None:
+            if reply is not None and not fault:
                 return self._read(method, path, reply)
+            wait = max(wait, _asked_to_wait(reply))
             if self._clock() + wait > deadline:
                 raise RolecastError(
                     f"{self.name} at {self.url} did not answer {method} {path}: {fault}, tried {tries} times in {self._patience:g} s; "
-                    f"see that it runs and that ROLECAST_{self.name.upper()}_URL names it"
+                    f"see that it runs and that {self.variable} names it"
                 )
             if not self._down:  # once per outage, not once per request
                 self._down = True
                 log.warning("%s at %s: %s; trying for %g s", self.name, self.url, fault, self._patience)
-            await self._sleep(wait * random.uniform(0.5, 1.0))  # so that clients do not return all at once
+            await self._sleep(wait * random.uniform(1.0, 1.5))  # so that clients do not return all at once
             wait = min(2 * wait, LONGEST_WAIT)
 
     async def _try(self, method: str, path: str, body: object) -> tuple[httpx.Response | None, str]:
-        """A reply that trying again would not change, or why there is none."""
+        """The reply, and why to try again, if there is a reason."""
         headers = {"x-request-id": REQUEST_ID.get()} if REQUEST_ID.get() else None
         try:
             reply = await self._connected().request(method, self.url + path, json=body, headers=headers)
         except httpx.TransportError as error:
             return None, f"{type(error).__name__} {error}".strip()
         if reply.status_code >= 500 or reply.status_code == 429:
-            return None, f"status {reply.status_code} {_detail(reply)}".strip()
+            return reply, f"status {reply.status_code} {_detail(reply)}".strip()
         self._down = False
         return reply, ""
 
@@ -91,6 +96,12 @@ class JsonClient:
         if self._client is not None and self._loop is asyncio.get_running_loop():
             await self._client.aclose()
         self._client = self._loop = None
+
+
+def _asked_to_wait(reply: httpx.Response | None) -> float:
+    """Retry-After in seconds; its other form, a date, is left to the doubling."""
+    value = reply.headers.get("retry-after", "") if reply is not None else ""
+    return float(value) if value.isdecimal() else 0.0
 
 
 def _detail(reply: httpx.Response) -> str:
