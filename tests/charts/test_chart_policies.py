@@ -1,0 +1,139 @@
+"""Every rendered object keeps to the policies, and each policy sees the object that does not."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.charts import policies
+from tests.charts.rendering import Helm, Object, of_kind, pods
+
+Rule = Callable[[list[Object]], policies.Faults]
+Change = Callable[[Object], None]
+
+
+@pytest.mark.parametrize("rule", policies.RULES, ids=lambda rule: rule.__name__)
+def test_rule_holds(rule: Rule, helm4: Helm, install: str) -> None:
+    objects = helm4.rendered(install)
+    assert pods(objects), "nothing to look at"
+    assert list(rule(objects)) == []
+
+
+def _at(node: Any, path: tuple[str | int, ...]) -> Any:
+    for key in path:
+        node = node[key]
+    return node
+
+
+def without(*path: str | int) -> Change:
+    def change(item: Object) -> None:
+        del _at(item, path[:-1])[path[-1]]
+
+    return change
+
+
+def having(value: object, *path: str | int) -> Change:
+    def change(item: Object) -> None:
+        _at(item, path[:-1])[path[-1]] = value
+
+    return change
+
+
+TEMPLATE = ("spec", "template")
+POD = (*TEMPLATE, "spec")
+CONTAINER = (*POD, "containers", 0)
+SECURITY = (*CONTAINER, "securityContext")
+ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+
+# One thing wrong with the rollout workers' Deployment of an installation on GPUs.
+WRONG: list[tuple[Rule, Change]] = [
+    (policies.service_links_are_off, without(*POD, "enableServiceLinks")),
+    (policies.selectors_never_change, having("1", "spec", "selector", "matchLabels", "app.kubernetes.io/version")),
+    (policies.secrets_are_referred_to, having([{"name": "OPENAI_API_KEY", "value": "x"}], *CONTAINER, "env")),
+    (policies.pods_are_restricted, without(*POD, "securityContext", "seccompProfile")),
+    (policies.pods_are_restricted, without(*POD, "securityContext", "runAsNonRoot")),
+    (policies.pods_are_restricted, having(0, *POD, "securityContext", "runAsUser")),
+    (policies.pods_are_restricted, having(True, *POD, "hostNetwork")),
+    (policies.pods_are_restricted, having([{"name": "host", "hostPath": {"path": "/"}}], *POD, "volumes")),
+    (policies.pods_are_restricted, having({}, *POD, "volumes", 0, "emptyDir")),
+    (policies.pods_are_restricted, having([{"name": "plain", "image": "x"}], *POD, "initContainers")),
+    (policies.pods_are_restricted, without(*SECURITY, "allowPrivilegeEscalation")),
+    (policies.pods_are_restricted, having(["SYS_ADMIN"], *SECURITY, "capabilities", "add")),
+    (policies.pods_are_restricted, without(*SECURITY, "capabilities")),
+    (policies.pods_are_restricted, without(*SECURITY, "readOnlyRootFilesystem")),
+    (policies.pods_are_restricted, having(0, *SECURITY, "runAsUser")),
+    (policies.pods_are_restricted, without(*CONTAINER, "resources", "limits")),
+    (policies.tokens_are_off, without(*POD, "automountServiceAccountToken")),
+    (policies.tokens_are_off, having("rolecast-launcher", *POD, "serviceAccountName")),
+    (policies.traffic_is_denied, without(*TEMPLATE, "metadata", "labels", "app.kubernetes.io/part-of")),
+    (policies.gpus_are_not_doubled, having(ROLLING, "spec", "strategy")),
+    (policies.configuration_is_summed, without(*TEMPLATE, "metadata", "annotations")),
+    (policies.probes_are_apart, without(*CONTAINER, "startupProbe")),
+    (policies.probes_are_apart, without(*CONTAINER, "lifecycle")),
+    (policies.folders_are_writable, having([], *CONTAINER, "volumeMounts")),
+]
+
+
+@pytest.mark.parametrize(("rule", "change"), WRONG, ids=lambda value: getattr(value, "__name__", ""))
+def test_rule_sees_a_fault(rule: Rule, change: Change, helm4: Helm) -> None:
+    objects = copy.deepcopy(helm4.rendered("prod"))
+    change(next(item for item in of_kind(objects, "Deployment") if item["metadata"]["name"].endswith("-rollout")))
+    assert list(rule(objects))
+
+
+def test_rules_see_objects_that_must_not_be(helm4: Helm) -> None:
+    objects = helm4.rendered("dev")
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3"}}
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "open"}}
+    budget = {"kind": "PodDisruptionBudget", "metadata": {"name": "team-judge"}, "spec": {"selector": {}}}
+    assert list(policies.secrets_are_referred_to([*objects, secret])) == ["Secret s3: is made from values"]
+    assert list(policies.tokens_are_off([*objects, account])) == ["ServiceAccount open: automountServiceAccountToken is not false"]
+    assert list(policies.budgets_fit([*objects, budget]))
+
+
+def test_pod_of_a_new_kind_is_looked_at() -> None:
+    """Somebody adds a CronJob whose template comes from nowhere in the library chart."""
+    job = {"spec": {"template": {"spec": {"containers": [{"name": "sweep", "image": "x", "envFrom": [{"configMapRef": {"name": "y"}}]}]}}}}
+    objects: list[Object] = [{"kind": "CronJob", "metadata": {"name": "sweep"}, "spec": {"jobTemplate": job}}]
+    rules: list[Rule] = [
+        policies.service_links_are_off,
+        policies.pods_are_restricted,
+        policies.tokens_are_off,
+        policies.traffic_is_denied,
+        policies.configuration_is_summed,
+    ]
+    assert [rule.__name__ for rule in rules if not list(rule(objects))] == []
+
+
+def test_launcher_alone_has_a_token(helm4: Helm) -> None:
+    accounts = of_kind(helm4.rendered("ci"), "ServiceAccount")
+    assert [a["metadata"]["name"] for a in accounts if a["automountServiceAccountToken"]] == ["rolecast-launcher"]
+
+
+@pytest.mark.parametrize("change", ["global.s3.region=eu-west-1", "global.endpoints.coordinator=http://other:8300"])
+def test_checksum_follows_the_endpoints(helm4: Helm, change: str) -> None:
+    def sums(*sets: str) -> dict[str, str]:
+        found = pods(of_kind(helm4.rendered("ci", *sets), "Deployment"))
+        return {pod.owner: pod.metadata["annotations"]["checksum/endpoints"] for pod in found}
+
+    before, after = sums(), sums(change)
+    assert len(before) == 4
+    assert all(before[owner] != after[owner] for owner in before)
+
+
+def test_alerts_name_a_runbook(helm4: Helm) -> None:
+    rules = [
+        rule for item in of_kind(helm4.rendered("ci"), "PrometheusRule") for group in item["spec"]["groups"] for rule in group["rules"]
+    ]
+    assert len(rules) >= 4
+    for rule in rules:
+        assert rule["annotations"]["runbook_url"] == f"https://docs.test/operations.md#{rule['alert'].lower()}"
+
+
+def test_monitoring_is_off_by_default(helm4: Helm) -> None:
+    kinds = {item["kind"] for item in helm4.rendered("dev")}
+    assert not kinds & {"ServiceMonitor", "PrometheusRule"}
+    assert not [item for item in helm4.rendered("dev") if item["metadata"]["name"].endswith("-dashboard")]

@@ -1,0 +1,247 @@
+"""The charts lint, render the same under Helm 3 and 4, and every object fits Kubernetes' own schema."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.charts.rendering import CHART, INSTALLS, NAMESPACE, RELEASE, ROOT, Helm, Object, of_kind, pods, title
+
+KUBERNETES = "1.36"
+FOREIGN = {"monitoring.coreos.com/v1"}  # custom resources; everything else must be Kubernetes' own
+PARTS = ("retriever", "judge", "rollout", "agent")
+
+
+def test_lint(helm: Helm, install: str) -> None:
+    result = helm.lint(*INSTALLS[install])
+    assert result.returncode == 0, result.stdout
+    assert "[WARNING]" not in result.stdout
+
+
+def test_helm_3_and_4_render_the_same(helm3: Helm, helm4: Helm, install: str) -> None:
+    three, four = ({title(item): item for item in helm.rendered(install)} for helm in (helm3, helm4))
+    assert len(four) == len(helm4.rendered(install)), "two objects of one kind and name"
+    assert three == four
+
+
+def test_objects_fit_kubernetes(helm4: Helm, install: str) -> None:
+    for item in helm4.rendered(install):
+        if item["apiVersion"] not in FOREIGN:
+            kubernetes_validate.validate(item, KUBERNETES, strict=True)
+
+
+def test_misspelt_field_does_not_fit() -> None:
+    """The check above is strict: it is worth nothing otherwise."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "x"},
+        "spec": {"containers": [{"name": "x", "imagePullPolice": "Always"}]},
+    }
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+
+
+def test_labels_and_names(helm4: Helm, install: str) -> None:
+    fixed = re.compile(r"^rolecast-(endpoints(-b)?|learner|launcher|deepspeed|cache)$")
+    for item in helm4.rendered(install):
+        name, labels = item["metadata"]["name"], item["metadata"]["labels"]
+        assert fixed.match(name) or name == RELEASE or name.startswith(f"{RELEASE}-"), name
+        assert labels["app.kubernetes.io/part-of"] == labels["app.kubernetes.io/name"] == "rolecast"
+        assert labels["app.kubernetes.io/instance"] == RELEASE
+        assert labels["app.kubernetes.io/managed-by"] == "Helm"
+
+
+def test_services_find_their_pods(helm4: Helm, install: str) -> None:
+    objects = helm4.rendered(install)
+    running = [(pod, item) for item in of_kind(objects, "Deployment") for pod in pods([item])]
+    for service in of_kind(objects, "Service"):
+        found = [item for pod, item in running if service["spec"]["selector"].items() <= pod.labels.items()]
+        assert [title(item) for item in found] == [f"Deployment {service['metadata']['name']}"]
+    for item in of_kind(objects, "Deployment"):
+        assert item["spec"]["selector"]["matchLabels"].items() <= item["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_endpoints_name_services_that_are_there(helm4: Helm) -> None:
+    objects = helm4.rendered("dev")
+    data = next(item["data"] for item in of_kind(objects, "ConfigMap") if item["metadata"]["name"] == "rolecast-endpoints")
+    assert data == {
+        "ROLECAST_RETRIEVER_URL": f"http://{RELEASE}-retriever.{NAMESPACE}.svc:8080",
+        "ROLECAST_JUDGE_URL": f"http://{RELEASE}-judge.{NAMESPACE}.svc:8080",
+        "ROLECAST_COORDINATOR_URL": f"http://rolecast-coordinator.{NAMESPACE}.svc:8300",
+        "ROLECAST_STORE": "s3://rolecast/dev",
+        "ROLECAST_S3_ENDPOINT": "http://minio.minio.svc:9000",
+        "ROLECAST_S3_REGION": "us-east-1",
+    }
+    services = {item["metadata"]["name"] for item in of_kind(objects, "Service")}
+    assert {f"{RELEASE}-retriever", f"{RELEASE}-judge"} <= services
+
+
+def test_endpoint_that_is_nowhere_is_left_out(helm4: Helm) -> None:
+    objects = helm4.rendered("dev", "retriever.enabled=false", "rollout.enabled=false", "global.endpoints.retriever=none")
+    data = next(item["data"] for item in of_kind(objects, "ConfigMap") if item["metadata"]["name"] == "rolecast-endpoints")
+    assert "ROLECAST_RETRIEVER_URL" not in data
+    assert "ROLECAST_JUDGE_URL" in data
+
+
+def test_images(helm4: Helm) -> None:
+    def images(install: str, *sets: str) -> dict[str, str]:
+        found = pods(of_kind(helm4.rendered(install, *sets), "Deployment"))
+        return {pod.containers[0]["name"]: pod.containers[0]["image"] for pod in found}
+
+    digest = "sha256:" + "a" * 64
+    assert images("dev") == {part: f"localhost/rolecast-{part}:dev" for part in PARTS[:3]}
+    prod = images("prod", f"judge.image.digest={digest}")
+    assert prod["rollout"] == "registry.example.com/rolecast/rolecast-rollout:0.1.0-cuda"
+    assert prod["retriever"] == "registry.example.com/rolecast/rolecast-retriever:0.1.0"
+    assert prod["judge"] == f"registry.example.com/rolecast/rolecast-judge@{digest}"
+
+
+def test_dev_leaves_room_for_a_training_job(helm4: Helm) -> None:
+    """On 4 CPUs and 8 GiB, with the agent too, and half of the CPUs for the job and the operators."""
+    objects = helm4.rendered("dev", "agent.enabled=true", "agent.run=s3://rolecast/dev/runs/demo")
+    requests = [c["resources"]["requests"] for pod in pods(of_kind(objects, "Deployment")) for c in pod.containers]
+    assert len(requests) == 4
+    assert sum(millicores(request["cpu"]) for request in requests) <= 1000
+    assert sum(mebibytes(request["memory"]) for request in requests) <= 2560
+    assert not any("nvidia.com/gpu" in json.dumps(item) for item in objects)
+    assert {c["imagePullPolicy"] for pod in pods(objects) for c in pod.containers} == {"IfNotPresent"}
+
+
+def millicores(quantity: str) -> int:
+    return int(quantity[:-1]) if quantity.endswith("m") else 1000 * int(quantity)
+
+
+def mebibytes(quantity: str) -> int:
+    return int(quantity[:-2]) * {"Mi": 1, "Gi": 1024}[quantity[-2:]]
+
+
+def test_agent_is_kserves_in_production(helm4: Helm) -> None:
+    agent = [title(item) for item in helm4.rendered("prod") if item["metadata"]["labels"].get("app.kubernetes.io/component") == "agent"]
+    assert sorted(agent) == [f"NetworkPolicy {RELEASE}-agent", f"NetworkPolicy {RELEASE}-predictor", f"ServiceAccount {RELEASE}-agent"]
+
+
+def test_learner_has_no_pods(helm4: Helm) -> None:
+    learner = [item for item in helm4.rendered("ci") if item["metadata"]["labels"].get("app.kubernetes.io/component") == "learner"]
+    assert pods(learner) == []
+    assert {"ServiceAccount", "Role", "RoleBinding", "ConfigMap", "PersistentVolumeClaim", "NetworkPolicy"} == {
+        item["kind"] for item in learner
+    }
+
+
+def test_launcher_may_what_launching_takes(helm4: Helm) -> None:
+    role = next(item for item in of_kind(helm4.rendered("dev"), "Role") if item["metadata"]["name"] == "rolecast-launcher")
+    may = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    jobs = [("kubeflow.org", "pytorchjobs"), ("trainer.kubeflow.org", "trainjobs")]
+    assert {(*job, verb) for job in jobs for verb in ("create", "get", "list", "watch", "delete")} <= may
+    assert {("", "services", "create"), ("", "pods", "watch"), ("", "pods/log", "get"), ("", "events", "list")} <= may
+    assert not any("*" in permission for permission in may)
+    assert not any(resource in ("secrets", "configmaps") for _, resource, _ in may), "only with kubeflowPipelines, and by name"
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_deepspeed_settings(helm4: Helm, stage: int) -> None:
+    data = next(item["data"] for item in of_kind(helm4.rendered("dev"), "ConfigMap") if item["metadata"]["name"] == "rolecast-deepspeed")
+    settings = json.loads(data[f"zero-{stage}.json"])
+    assert settings["zero_optimization"]["stage"] == stage
+    assert not {"train_batch_size", "train_micro_batch_size_per_gpu", "optimizer", "fp16", "bf16"} & set(settings), "these are the run's"
+
+
+def test_every_service_has_a_helm_test(helm4: Helm) -> None:
+    objects = helm4.rendered("ci")
+    tests = [item["metadata"]["name"] for item in objects if item["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"]
+    assert sorted(tests) == sorted(f"{item['metadata']['name']}-test" for item in of_kind(objects, "Service"))
+
+
+def test_scripts_of_helm_tests_compile(helm4: Helm) -> None:
+    for item in of_kind(helm4.rendered("ci"), "Pod"):
+        script, url = item["spec"]["containers"][0]["args"]
+        compile(script, title(item), "exec")
+        assert url.startswith(f"http://{RELEASE}-")
+
+
+def test_upgrade_keeps_selectors(helm4: Helm, tmp_path: Path) -> None:
+    """Kubernetes refuses a Deployment whose selector changes, so a new version of everything must not change one."""
+    copied = Path(shutil.copytree(CHART, tmp_path / "rolecast"))
+    for chart in copied.rglob("Chart.yaml"):
+        chart.write_text(chart.read_text().replace("0.1.0", "9.9.9"))
+    result = Helm(helm4.binary, copied).template(*INSTALLS["ci"], sets=("global.image.tag=9.9.9",))
+    assert result.returncode == 0, result.stderr
+
+    def selectors(objects: list[Object]) -> dict[str, Any]:
+        return {title(item): item["spec"]["selector"] for item in objects if item["kind"] in ("Deployment", "Service")}
+
+    newer = [document for document in yaml.safe_load_all(result.stdout) if document]
+    assert any(item["metadata"]["labels"]["app.kubernetes.io/version"] == "9.9.9" for item in newer)
+    assert selectors(newer) == selectors(helm4.rendered("ci"))
+
+
+def test_packages_without_network(helm: Helm, tmp_path: Path) -> None:
+    assert not list(CHART.rglob("*.tgz"))
+    assert helm.run("package", str(CHART), "-d", str(tmp_path)).returncode == 0
+    packed = Helm(helm.binary, next(tmp_path.glob("rolecast-*.tgz"))).template(*INSTALLS["ci"])
+    assert [d for d in yaml.safe_load_all(packed.stdout) if d] == helm.rendered("ci")
+
+
+def test_notes_name_the_next_step(helm4: Helm) -> None:
+    def notes(*sets: str) -> str:
+        flags = [flag for change in sets for flag in ("--set", change)]
+        result = helm4.run("install", RELEASE, str(CHART), "-n", NAMESPACE, "--dry-run=client", "-f", str(INSTALLS["dev"][0]), *flags)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.split("NOTES:")[1]
+
+    assert f"helm -n {NAMESPACE} test {RELEASE}" in notes()
+    assert "agent.enabled=true" in notes()
+    assert f"service/{RELEASE}-agent" in notes("agent.enabled=true", "agent.run=s3://rolecast/dev/runs/demo")
+    assert "policies are off" in notes("global.networkPolicy.enabled=false")
+
+
+def test_schemas_are_written_and_closed() -> None:
+    found = importlib.util.spec_from_file_location("write_schemas", ROOT / "charts" / "write_schemas.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    documents: dict[Path, str] = module.documents()
+    charts = {path.parent for path in CHART.rglob("Chart.yaml")}
+    assert {path.parent for path in documents} == charts
+    for path, content in documents.items():
+        assert path.read_text() == content, f"{path} is not what charts/write_schemas.py writes; run it"
+        for schema in objects_in(json.loads(content)):
+            assert "additionalProperties" in schema, f"{path}: {schema}"
+            assert schema["additionalProperties"] is not True
+
+
+def objects_in(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        if schema.get("type") == "object":
+            yield schema
+        for value in schema.values():
+            yield from objects_in(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from objects_in(value)
+
+
+@pytest.mark.parametrize("part", [*PARTS, "learner", "common"])
+def test_every_value_is_in_the_schema_and_every_key_has_a_default(part: str) -> None:
+    """A key without a default would be found only by reading the schema. `shm` is told of in a comment."""
+    chart = CHART / "charts" / part
+    values = yaml.safe_load((chart / "values.yaml").read_text()) or {}
+    properties = json.loads((chart / "values.schema.json").read_text())["properties"]
+    assert set(properties) - {"global"} == set(values)

@@ -1,0 +1,99 @@
+"""manifests/: each folder builds, fits Kubernetes' schema, says what it is for, and carries no secret."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.charts.rendering import CHART, ROOT, Helm, of_kind
+
+MANIFESTS = ROOT / "manifests"
+FOREIGN = {"kueue.x-k8s.io/v1beta2"}
+FOLDERS = ["cluster", "cluster/kueue", "overlays/dev", "overlays/prod"]
+
+
+def build(tools: Path, folder: str) -> list[dict[str, Any]]:
+    result = subprocess.run([tools / "kubectl", "kustomize", MANIFESTS / folder], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    return [document for document in yaml.safe_load_all(result.stdout) if document]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_builds_and_fits_kubernetes(tools: Path, folder: str) -> None:
+    objects = build(tools, folder)
+    assert objects
+    for item in objects:
+        if item["apiVersion"] not in FOREIGN:
+            kubernetes_validate.validate(item, "1.36", strict=True)
+
+
+def test_every_folder_is_built() -> None:
+    folders = {str(path.parent.relative_to(MANIFESTS)) for path in MANIFESTS.rglob("kustomization.yaml")}
+    assert folders == {*FOLDERS, "base"}
+
+
+@pytest.mark.parametrize("path", sorted(MANIFESTS.rglob("*.yaml")), ids=lambda path: str(path.relative_to(MANIFESTS)))
+def test_says_what_it_is_for(path: Path) -> None:
+    assert path.read_text().startswith("# ")
+
+
+def test_namespace_is_restricted(tools: Path) -> None:
+    labels = build(tools, "cluster")[0]["metadata"]["labels"]
+    assert {labels[f"pod-security.kubernetes.io/{mode}"] for mode in ("enforce", "audit", "warn")} == {"restricted"}
+
+
+def test_queue_refers_to_flavors_that_are_there(tools: Path) -> None:
+    objects = build(tools, "cluster/kueue")
+    flavors = {item["metadata"]["name"] for item in of_kind(objects, "ResourceFlavor")}
+    (queue,) = of_kind(objects, "ClusterQueue")
+    for group in queue["spec"]["resourceGroups"]:
+        for flavor in group["flavors"]:
+            assert flavor["name"] in flavors
+            assert [resource["name"] for resource in flavor["resources"]] == group["coveredResources"]
+    (local,) = of_kind(objects, "LocalQueue")
+    assert local["spec"]["clusterQueue"] == queue["metadata"]["name"]
+
+
+def test_production_may_hold_the_gpus_that_it_asks_for(tools: Path, helm4: Helm) -> None:
+    (quota,) = of_kind(build(tools, "overlays/prod"), "ResourceQuota")
+    workers = next(item for item in of_kind(helm4.rendered("prod"), "Deployment") if item["metadata"]["name"].endswith("-rollout"))
+    (queue,) = of_kind(build(tools, "cluster/kueue"), "ClusterQueue")
+    gpus = [
+        r["nominalQuota"]
+        for g in queue["spec"]["resourceGroups"]
+        for f in g["flavors"]
+        for r in f["resources"]
+        if r["name"] == "nvidia.com/gpu"
+    ]
+    assert int(quota["spec"]["hard"]["requests.nvidia.com/gpu"]) >= workers["spec"]["replicas"] + sum(gpus)
+
+
+def test_objects_of_a_release_are_not_here(tools: Path) -> None:
+    """K50: what charts own and what an administrator sets up first do not overlap."""
+    mine = {item["kind"] for folder in FOLDERS for item in build(tools, folder)}
+    assert mine == {"Namespace", "ResourceFlavor", "ClusterQueue", "LocalQueue", "LimitRange", "ResourceQuota"}
+
+
+def test_init_container_of_the_training_operator_is_restricted() -> None:
+    template = yaml.safe_load((MANIFESTS / "examples" / "training-operator-init-container.yaml").read_text())["data"]["initContainer.yaml"]
+    (container,) = yaml.safe_load(re.sub(r"\{\{\.(\w+)\}\}", r"\1", template))
+    security = container["securityContext"]
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["runAsNonRoot"] is True
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_no_secret_is_written_down() -> None:
+    for path in [*MANIFESTS.rglob("*"), *CHART.rglob("*")]:
+        if path.suffix in (".yaml", ".md", ".json"):
+            text = path.read_text()
+            assert "kind: Secret" not in text, path
+            assert not re.search(r"(AWS_SECRET_ACCESS_KEY|OPENAI_API_KEY|password)\s*[=:]\s*[^\s,;`|]", text), path
