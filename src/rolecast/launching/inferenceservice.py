@@ -63,7 +63,7 @@ class ServingSpec(Closed):
     service_account: Name | None = None
     endpoints: Name = "rolecast-endpoints"
     s3_secret: Name = "rolecast-s3"
-    node_selector: dict[str, Label] = {}
+    node_selector: dict[str, Label] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     max_model_len: int | None = Field(None, ge=1)  # vllm
     arguments: tuple[str, ...] = ()  # further ones of the server
@@ -87,8 +87,8 @@ class ServingSpec(Closed):
             raise ValueError("a vLLM predictor needs gpus: set it to the GPUs of one replica")
         if self.kind == "agent" and self.max_model_len is not None:
             raise ValueError("max_model_len is for kind vllm; the agent takes it from the run's config")
-        if any(argument.startswith("-") and "key" in argument.lower() and "=" in argument for argument in self.arguments):
-            raise ValueError("arguments are visible to everyone who may list pods: give keys by a Secret")
+        if any(argument.split("=")[0] == "--api-key" for argument in self.arguments):
+            raise ValueError("arguments are visible to everyone who may list pods: --api-key is refused; guard the gateway instead")
         if len(self.service_name) > MAX_NAME:
             raise ValueError(f"name has {len(self.name)} characters, but KServe adds suffixes; {MAX_NAME - len('-canary')} are safe")
         if self.scaling and self.replicas != 1:

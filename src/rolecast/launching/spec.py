@@ -21,7 +21,14 @@ Seconds = Annotated[int, Field(ge=1)]
 
 # Pods, headless Services and child Jobs get the job's name with a suffix, and all of them are DNS labels of 63 characters.
 MAX_NAME = 44
-OWN_LABELS = ("app.kubernetes.io/", "rolecast.dev/", "training.kubeflow.org/", "trainer.kubeflow.org/", "sidecar.istio.io/", "kueue.x-k8s.io/")
+OWN_LABELS = (
+    "app.kubernetes.io/",
+    "rolecast.dev/",
+    "training.kubeflow.org/",
+    "trainer.kubeflow.org/",
+    "sidecar.istio.io/",
+    "kueue.x-k8s.io/",
+)
 
 
 class Closed(BaseModel):
@@ -161,5 +168,7 @@ def validated(model: type[M], values: dict[str, Any], source: str) -> M:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, fault['loc'])) or '(all)'}: {fault['msg'].removeprefix('Value error, ')}" for fault in error.errors()]
+        faults = [
+            f"{'.'.join(map(str, fault['loc'])) or '(all)'}: {fault['msg'].removeprefix('Value error, ')}" for fault in error.errors()
+        ]
         raise InputError(f"{source}: {'; '.join(faults)}") from None

@@ -86,7 +86,10 @@ def _patch(spec: TrainingJobSpec) -> Manifest:
 
 def render_runtime(runtime: TrainingRuntime, namespace: str, image: str) -> Manifest:
     """`image` runs only if a TrainJob names none. A cluster runtime has no namespace."""
-    metadata: Manifest = {"name": runtime.name, "labels": {"trainer.kubeflow.org/framework": "torch", "app.kubernetes.io/part-of": "rolecast"}}
+    metadata: Manifest = {
+        "name": runtime.name,
+        "labels": {"trainer.kubeflow.org/framework": "torch", "app.kubernetes.io/part-of": "rolecast"},
+    }
     if runtime.kind == "TrainingRuntime":
         metadata["namespace"] = namespace
     pod = {

@@ -1,0 +1,93 @@
+"""Reads a job's state off what the API server returns. Pure functions over parsed JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rolecast.launching.states import Observation, State
+
+Resource = dict[str, Any]
+
+# Both operators' words: training operator v1 says Succeeded, Trainer v2 says Complete.
+SUCCEEDED = ("Succeeded", "Complete")
+WAITING_IS_NORMAL = ("ContainerCreating", "PodInitializing")
+
+
+def observe(job: Resource, pods: Sequence[Resource], nodes: int) -> Observation:
+    """Conditions that end a job are read first: they hold whatever its pods look like by then."""
+    conditions = {
+        condition["type"]: condition for condition in job.get("status", {}).get("conditions") or [] if condition["status"] == "True"
+    }
+    for name in SUCCEEDED:
+        if name in conditions:
+            return Observation(State.SUCCEEDED, _text(conditions[name]))
+    if "Failed" in conditions:
+        return Observation(State.FAILED, _text(conditions["Failed"]))
+    if _suspended(job) or "Suspended" in conditions:
+        queue = job["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name")
+        return Observation(State.QUEUED, f"waits for queue {queue}" if queue else "suspended, and no queue will resume it")
+    started = [pod for pod in pods if phase(pod) in ("Running", "Succeeded", "Failed")]
+    if len(started) >= nodes:
+        return Observation(State.RUNNING)
+    return Observation(State.PENDING, "; ".join(pending_reasons(pods)) or f"{len(started)} of {nodes} pods run")
+
+
+def pending_reasons(pods: Sequence[Resource]) -> list[str]:
+    """Why pods do not run: no node fits, the image cannot be pulled, a ConfigMap or Secret is missing."""
+    return [f"{pod['metadata']['name']}: {reason}" for pod in pods if phase(pod) == "Pending" for reason in _pod_reasons(pod)]
+
+
+def _pod_reasons(pod: Resource) -> list[str]:
+    status = pod.get("status", {})
+    reasons = [
+        f"{condition.get('reason', 'Unschedulable')}: {condition.get('message', '')}".rstrip(": ")
+        for condition in status.get("conditions") or []
+        if condition["type"] == "PodScheduled" and condition["status"] == "False"
+    ]
+    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        waiting = container.get("state", {}).get("waiting")
+        if waiting and waiting.get("reason") not in WAITING_IS_NORMAL:
+            reasons.append(f"{waiting.get('reason', 'Waiting')}: {waiting.get('message', '')}".rstrip(": "))
+    return reasons
+
+
+def _suspended(job: Resource) -> bool:
+    spec = job.get("spec", {})
+    return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
+
+
+def _text(condition: Resource) -> str:
+    return ": ".join(part for part in (condition.get("reason"), condition.get("message")) if part)
+
+
+def phase(pod: Resource) -> str:
+    return str(pod.get("status", {}).get("phase", "Unknown"))
+
+
+@dataclass(frozen=True, slots=True)
+class PodEnd:
+    """How a pod ended. `exit_code` is None if no container of it ever ran, as after an eviction."""
+
+    pod: str
+    reason: str  # OOMKilled, Error, Evicted, Preempting …
+    message: str
+    exit_code: int | None
+    finished: str = ""
+
+
+def pod_ends(pods: Sequence[Resource]) -> list[PodEnd]:
+    """Pods that failed, the first to fail first: the others mostly follow because a peer is gone."""
+    ends = [_pod_end(pod) for pod in pods if phase(pod) == "Failed"]
+    return sorted(ends, key=lambda end: (end.finished or "~", end.pod))
+
+
+def _pod_end(pod: Resource) -> PodEnd:
+    name, status = pod["metadata"]["name"], pod.get("status", {})
+    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        ended = container.get("state", {}).get("terminated")
+        if ended and ended.get("exitCode"):
+            reason, message = status.get("reason") or ended.get("reason", "Error"), status.get("message") or ended.get("message", "")
+            return PodEnd(name, reason, message, ended["exitCode"], ended.get("finishedAt", ""))
+    return PodEnd(name, status.get("reason") or "Failed", status.get("message", ""), None)

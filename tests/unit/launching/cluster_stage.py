@@ -1,0 +1,105 @@
+"""A launcher in front of the fake API server, and the moves that an operator makes there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from fake_api import FakeApi
+from kubernetes import client
+
+from rolecast.launching.cluster import KINDS, Cluster
+from rolecast.launching.kubernetes import KubernetesLauncher
+from rolecast.launching.spec import TrainingJobSpec, read_spec
+
+SPEC: dict[str, Any] = {
+    "run": "s3://store/runs/tiny",
+    "stage": "sft",
+    "image": "rolecast-learner:test",
+    "deadlines": {"queued": 300, "pending": 100, "running": 200},
+    "backoff": {"retries": 0},
+}
+
+
+class Clock:
+    """Stands still except while someone sleeps, or when a test moves it."""
+
+    def __init__(self) -> None:
+        self.now, self.lock = 1000.0, threading.Lock()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        if threading.current_thread() is threading.main_thread():  # log threads do not make time pass
+            self.now += seconds
+
+
+class Stage:
+    """Each `then` is one step of the script, played when the launcher's next watch begins."""
+
+    def __init__(self, api: FakeApi, kind: str = "pytorchjob", **changes: Any) -> None:
+        self.api, self.kind, self.clock = api, KINDS[kind], Clock()
+        self.spec: TrainingJobSpec = read_spec({**SPEC, **changes})
+        self.said: list[str] = []
+        self.launcher = KubernetesLauncher(cluster(api), self.kind, self.said.append, self.clock, self.clock.sleep)
+
+    @property
+    def job(self) -> dict[str, Any]:
+        return self.api.objects[self.kind.plural][self.spec.job_name]
+
+    def then(self, *steps: Callable[[], Any]) -> None:
+        def play() -> None:
+            for step in steps:
+                step()
+
+        self.api.script.append(play)
+
+    def condition(self, kind: str, reason: str = "", message: str = "") -> Callable[[], None]:
+        def put() -> None:
+            job = self.job
+            job.setdefault("status", {})["conditions"] = [{"type": kind, "status": "True", "reason": reason, "message": message}]
+            self.api.put(self.kind.plural, job)
+
+        return put
+
+    def suspend(self, on: bool) -> Callable[[], None]:
+        def put() -> None:
+            self.job["spec"]["runPolicy"]["suspend"] = on
+            self.api.put(self.kind.plural, self.job)
+
+        return put
+
+    def pod(self, phase: str, name: str = "master-0", **status: Any) -> Callable[[], None]:
+        labels = {"app.kubernetes.io/instance": self.spec.job_name}
+
+        def put() -> None:
+            full = f"{self.spec.job_name}-{name}"
+            uid = self.api.objects.get("pods", {}).get(full, {}).get("metadata", {}).get("uid", f"pod-{name}")
+            self.api.put("pods", {"metadata": {"name": full, "uid": uid, "labels": labels}, "status": {"phase": phase, **status}})
+
+        return put
+
+    def later(self, seconds: float) -> Callable[[], None]:
+        def move() -> None:
+            self.clock.now += seconds
+
+        return move
+
+    def existing(self, **changes: Any) -> dict[str, Any]:
+        """A job of the same name that was there before."""
+        manifest = self.kind.render(self.spec.model_copy(update=changes))[0]
+        manifest["metadata"]["name"] = self.spec.job_name
+        return self.api.put(self.kind.plural, manifest, "ADDED")
+
+
+def cluster(api: FakeApi) -> Cluster:
+    configuration = client.Configuration()
+    configuration.host, configuration.retries = api.url, False
+    return Cluster(client.ApiClient(configuration))
+
+
+def terminated(code: int, reason: str = "Error", message: str = "", finished: str = "2026-01-01T00:00:00Z") -> dict[str, Any]:
+    state = {"exitCode": code, "reason": reason, "message": message, "finishedAt": finished}
+    return {"containerStatuses": [{"name": "pytorch", "state": {"terminated": state}}]}
