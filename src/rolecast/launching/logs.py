@@ -27,7 +27,7 @@ class PodLogs:
         self._cluster, self._namespace, self._say, self._sleep = cluster, namespace, say, sleep
         self._threads: dict[str, threading.Thread] = {}
         self._ended: set[str] = set()
-        self._stop = threading.Event()
+        self._over, self._stop = threading.Event(), threading.Event()
 
     def follow(self, pods: list[Resource]) -> None:
         """Starts to follow pods that have started, and takes note of those that ended."""
@@ -40,7 +40,8 @@ class PodLogs:
                 self._threads[uid].start()
 
     def close(self, seconds: float = 5.0) -> None:
-        """Waits at most `seconds` for the last lines of all pods together."""
+        """The job is over: reads what logs hold, waiting at most `seconds` for all pods together."""
+        self._over.set()
         for thread in self._threads.values():
             thread.join(seconds / len(self._threads))
         self._stop.set()
@@ -49,6 +50,7 @@ class PodLogs:
         position, failures = _Position(), 0
         while not self._stop.is_set():
             complete = False
+            position.reconnect()
             try:
                 for line in self._cluster.log_lines(self._namespace, name, since=position.age(self._now())):
                     if self._stop.is_set():
@@ -56,12 +58,12 @@ class PodLogs:
                     if (text := position.new(line)) is not None:
                         self._say(f"{name} | {text}")
                     failures = 0
-                complete = uid in self._ended
+                complete = uid in self._ended or self._over.is_set()
             except Blip:
                 pass
             except Exception as error:  # a log must never end a run
                 log.warning("the log of %s cannot be read: %s", name, error)
-            if complete:
+            if complete or (self._over.is_set() and failures >= 2):
                 return
             self._sleep(RECONNECT.delay(failures))
             failures += 1
@@ -73,6 +75,9 @@ class _Position:
     def __init__(self) -> None:
         self._stamp, self._count, self._again = "", 0, 0
 
+    def reconnect(self) -> None:
+        self._again = 0
+
     def age(self, now: float) -> int | None:
         """Seconds that reach back before the last line, with a margin for clocks that differ; None at the beginning."""
         if not self._stamp:
@@ -83,7 +88,6 @@ class _Position:
         """The line without its timestamp, or None if it was seen before the last reconnect."""
         stamp, _, text = line.partition(" ")
         if stamp < self._stamp:
-            self._again = 0
             return None
         if stamp == self._stamp:
             self._again += 1

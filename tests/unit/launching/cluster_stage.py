@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -32,8 +33,11 @@ class Clock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        if threading.current_thread() is threading.main_thread():  # log threads do not make time pass
+        """Threads that follow logs do not make time pass."""
+        if threading.current_thread() is threading.main_thread():
             self.now += seconds
+        else:
+            time.sleep(0.01)
 
 
 class Stage:

@@ -127,13 +127,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self._watch(rest[0], query)
         return self._list(rest[0], query)
 
-    do_GET = do_POST = do_DELETE = _handle
+    do_GET = do_POST = do_DELETE = _handle  # noqa: N815 (the names that http.server calls)
 
     def _create(self, plural: str, item: Resource) -> None:
         with self.api.lock:
             if item["metadata"]["name"] in self.api.objects.get(plural, {}):
                 return self._status(409, "AlreadyExists", f"{plural} {item['metadata']['name']} already exists")
-            self._json(201, self.api.put(plural, item, "ADDED"))
+            return self._json(201, self.api.put(plural, item, "ADDED"))
 
     def _delete(self, plural: str, name: str, options: Resource) -> None:
         with self.api.lock:
@@ -150,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
                 for service in list(self.api.objects.get("services", {}).values()):
                     if any(owner["uid"] == item["metadata"]["uid"] for owner in service["metadata"].get("ownerReferences", [])):
                         self.api.remove("services", service["metadata"]["name"])
-            self._json(200, {"kind": "Status", "status": "Success"})
+            return self._json(200, {"kind": "Status", "status": "Success"})
 
     def _list(self, plural: str, query: dict[str, str]) -> None:
         with self.api.lock:
@@ -173,8 +173,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._chunk(b'{"type": "MODIFIED", "obj')
                 self.close_connection = True  # no last chunk: the client sees a broken stream
                 return None
-            for at, _, event, item in new:
+            for _, _, event, item in new:
                 self._event(event, item)
+            at = new[-1][0] if new else at
             if time.monotonic() > end:
                 return self._chunk(b"")
             time.sleep(0.005)
