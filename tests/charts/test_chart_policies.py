@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.charts import policies
-from tests.charts.rendering import Helm, Object, of_kind, pods
+from tests.charts.rendering import ROOT, Helm, Object, of_kind, pods
 
 Rule = Callable[[list[Object]], policies.Faults]
 Change = Callable[[Object], None]
@@ -131,6 +133,17 @@ def test_alerts_name_a_runbook(helm4: Helm) -> None:
     assert len(rules) >= 4
     for rule in rules:
         assert rule["annotations"]["runbook_url"] == f"https://docs.test/operations.md#{rule['alert'].lower()}"
+
+
+def test_alerts_and_dashboard_ask_for_metrics_that_exist(helm4: Helm) -> None:
+    objects = helm4.rendered("ci")
+    dashboard = next(item for item in of_kind(objects, "ConfigMap") if item["metadata"]["name"].endswith("-dashboard"))
+    panels = json.loads(dashboard["data"]["rolecast.json"])["panels"]
+    asked = json.dumps([panels, [item["spec"] for item in of_kind(objects, "PrometheusRule")]])
+    names = {re.sub("_(total|bucket|sum|count)$", "", name) for name in re.findall(r"\brolecast_[a-z_]+", asked)}
+    code = "".join(path.read_text() for path in (ROOT / "src" / "rolecast").rglob("*.py"))
+    assert len(names) >= 4
+    assert [name for name in names if f'"{name}"' not in code] == []
 
 
 def test_monitoring_is_off_by_default(helm4: Helm) -> None:
