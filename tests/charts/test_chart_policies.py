@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from rolecast.launching import pytorchjob
+from rolecast.launching.spec import TrainingJobSpec
 from tests.charts import policies
 from tests.charts.rendering import ROOT, Helm, Object, of_kind, pods
 
@@ -108,6 +110,21 @@ def test_pod_of_a_new_kind_is_looked_at() -> None:
         policies.configuration_is_summed,
     ]
     assert [rule.__name__ for rule in rules if not list(rule(objects))] == []
+
+
+def test_rules_hold_for_jobs_of_the_launcher(helm4: Helm) -> None:
+    """Its pods come into the same namespace, under the same policies."""
+    job = pytorchjob.render(TrainingJobSpec(run="s3://rolecast/ci/runs/ci", stage="rl", image="x", nodes=2))[0]
+    objects = [job, *of_kind(helm4.rendered("ci"), "NetworkPolicy")]
+    assert len(pods(objects)) == 2
+    rules: list[Rule] = [
+        policies.service_links_are_off,
+        policies.secrets_are_referred_to,
+        policies.pods_are_restricted,
+        policies.tokens_are_off,
+        policies.traffic_is_denied,
+    ]
+    assert [fault for rule in rules for fault in rule(objects)] == []
 
 
 def test_launcher_alone_has_a_token(helm4: Helm) -> None:

@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import kubernetes_validate
 import pytest
+import typer.main
 import yaml
 
+from rolecast.cli.main import app
 from tests.charts.rendering import CHART, INSTALLS, NAMESPACE, RELEASE, ROOT, Helm, Object, of_kind, pods, title
 
 KUBERNETES = "1.36"
@@ -104,6 +107,20 @@ def test_images(helm4: Helm) -> None:
     assert prod["rollout"] == "registry.example.com/rolecast/rolecast-rollout:0.1.0-cuda"
     assert prod["retriever"] == "registry.example.com/rolecast/rolecast-retriever:0.1.0"
     assert prod["judge"] == f"registry.example.com/rolecast/rolecast-judge@{digest}"
+
+
+@pytest.mark.parametrize("part", ["retriever", "judge", "agent"])
+def test_arguments_and_variables_are_the_commands(helm4: Helm, part: str) -> None:
+    """Each flag that a container gives is one of the command's, and each of our variables one of its settings."""
+    (pod,) = (pod for pod in pods(of_kind(helm4.rendered("ci"), "Deployment")) if pod.owner.endswith(f"-{part}"))
+    arguments = list(pod.containers[0]["args"])
+    command: Any = typer.main.get_command(app)
+    while arguments and arguments[0] in getattr(command, "commands", {}):
+        command = command.commands[arguments.pop(0)]
+    command.make_parser(click.Context(command)).parse_args(list(arguments))  # refuses an unknown flag
+    settings = {parameter.name for parameter in command.params}
+    own = {variable["name"] for variable in pod.containers[0]["env"] if variable["name"].startswith(f"ROLECAST_{part.upper()}_")}
+    assert {name.removeprefix("ROLECAST_").lower() for name in own} <= settings
 
 
 def test_dev_leaves_room_for_a_training_job(helm4: Helm) -> None:
