@@ -8,13 +8,14 @@ import sys
 
 import typer
 
-from rolecast.cli import data, demo, doctor, judge, pipeline, retriever, runs, serving
+from rolecast.cli import data, demo, deploy, doctor, judge, pipeline, retriever, runs, serving
 from rolecast.errors import RolecastError
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data.app, name="data")
 app.add_typer(data.index_app, name="index")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(deploy.app, name="deploy")
 app.add_typer(serving.app, name="agent")
 app.add_typer(retriever.app, name="retriever")
 app.add_typer(judge.app, name="judge")

@@ -36,17 +36,18 @@ class Conflict(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """A custom resource that runs a training job."""
+    """A custom resource that runs a training job. `runtime`: what it refers to, if it is ours to create."""
 
     group: str
     version: str
     plural: str
     render: Callable[[TrainingJobSpec], list[Manifest]]
+    runtime: Callable[[TrainingJobSpec], Manifest | None] = lambda spec: None
 
 
 KINDS = {
     "pytorchjob": JobKind("kubeflow.org", "v1", "pytorchjobs", pytorchjob.render),
-    "trainjob": JobKind("trainer.kubeflow.org", "v1alpha1", "trainjobs", trainjob.render),
+    "trainjob": JobKind(trainjob.GROUP, trainjob.VERSION, "trainjobs", trainjob.render, trainjob.own_runtime),
 }
 
 
@@ -100,6 +101,13 @@ class Cluster:
                 kind.group, kind.version, namespace, kind.plural, manifest, _request_timeout=CALL_SECONDS
             )
             return created
+
+    def create_runtime(self, manifest: Manifest) -> None:
+        name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
+        with _sorted_errors(f"cannot create trainingruntimes/{name} in namespace {namespace}"):
+            self._custom.create_namespaced_custom_object(
+                trainjob.GROUP, trainjob.VERSION, namespace, "trainingruntimes", manifest, _request_timeout=CALL_SECONDS
+            )
 
     def list_job(self, kind: JobKind, namespace: str, name: str) -> tuple[Resource | None, str]:
         """The job, or None if there is none, and the version of the list to watch from."""

@@ -75,6 +75,7 @@ class KubernetesLauncher:
         """The job, new or adopted, with its Service beside it."""
         manifest, *services = self._kind.render(spec)
         manifest = _owned_by_this_pod(manifest)
+        self._provide_runtime(spec)
         try:
             job = self._insist(lambda: self._cluster.create_job(self._kind, manifest))
             self._say(f"submitted job {spec.job_name} to namespace {spec.namespace}")
@@ -83,6 +84,17 @@ class KubernetesLauncher:
         for service in services:
             self._create_service(service, job)
         return job
+
+    def _provide_runtime(self, spec: TrainingJobSpec) -> None:
+        """A runtime that is there is used as it is: other jobs refer to it, and an administrator may have changed it."""
+        runtime = self._kind.runtime(spec)
+        if runtime is None:
+            return
+        try:
+            self._insist(lambda: self._cluster.create_runtime(runtime))
+            self._say(f"created TrainingRuntime {spec.runtime.name} in namespace {spec.namespace}")
+        except Conflict:
+            pass
 
     def _adopt(self, spec: TrainingJobSpec) -> Resource:
         """A job of our name: this launcher's own after a lost answer, or an earlier launcher's."""

@@ -83,7 +83,7 @@ class Coordinator(Closed):
 
 
 class TrainingRuntime(Closed):
-    """The runtime that a TrainJob refers to; `render_runtime` makes ours."""
+    """What a TrainJob refers to. A TrainingRuntime that is missing is created, a ClusterTrainingRuntime is not."""
 
     name: Name = "rolecast-learner"
     kind: Literal["TrainingRuntime", "ClusterTrainingRuntime"] = "TrainingRuntime"

@@ -1,7 +1,7 @@
 """A training job as a TrainJob of Kubeflow Trainer (v2), and the runtime that it refers to.
 
 A TrainJob may patch only some fields of its pods. What never changes between jobs (no restarts, no token, no service links)
-therefore lives in the runtime, which whoever sets up the namespace applies once.
+therefore lives in the runtime, which the first launcher in a namespace creates and the others find.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from rolecast.launching.learner_pod import (
     volume_mounts,
     volumes,
 )
-from rolecast.launching.spec import TrainingJobSpec, TrainingRuntime
+from rolecast.launching.spec import TrainingJobSpec
 
 NODE = "node"  # what Trainer calls both the replicated job and the container that train
 MANAGER = "rolecast.dev/launcher"
-API_VERSION = "trainer.kubeflow.org/v1alpha1"
+GROUP, VERSION = "trainer.kubeflow.org", "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
 
 
 def render(spec: TrainingJobSpec) -> list[Manifest]:
@@ -53,7 +54,7 @@ def _job(spec: TrainingJobSpec) -> Manifest:
         "kind": "TrainJob",
         "metadata": job_metadata(spec),
         "spec": {
-            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": spec.runtime.kind, "name": spec.runtime.name},
+            "runtimeRef": {"apiGroup": GROUP, "kind": spec.runtime.kind, "name": spec.runtime.name},
             "activeDeadlineSeconds": spec.deadlines.pending + spec.deadlines.running,
             "trainer": {
                 "image": spec.image,
@@ -84,14 +85,10 @@ def _patch(spec: TrainingJobSpec) -> Manifest:
     return {"name": NODE, "template": {"spec": {"template": pod}}}
 
 
-def render_runtime(runtime: TrainingRuntime, namespace: str, image: str) -> Manifest:
-    """`image` runs only if a TrainJob names none. A cluster runtime has no namespace."""
-    metadata: Manifest = {
-        "name": runtime.name,
-        "labels": {"trainer.kubeflow.org/framework": "torch", "app.kubernetes.io/part-of": "rolecast"},
-    }
-    if runtime.kind == "TrainingRuntime":
-        metadata["namespace"] = namespace
+def own_runtime(spec: TrainingJobSpec) -> Manifest | None:
+    """The namespace's runtime; a cluster's is the administrator's. Its image runs only if a TrainJob names none."""
+    if spec.runtime.kind == "ClusterTrainingRuntime":
+        return None
     pod = {
         "metadata": {"labels": dict(NO_SIDECAR), "annotations": dict(NO_SIDECAR)},
         "spec": {
@@ -99,14 +96,18 @@ def render_runtime(runtime: TrainingRuntime, namespace: str, image: str) -> Mani
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": POD_SECURITY,
-            "containers": [{"name": NODE, "image": image, "imagePullPolicy": "IfNotPresent", "securityContext": CONTAINER_SECURITY}],
+            "containers": [{"name": NODE, "image": spec.image, "imagePullPolicy": "IfNotPresent", "securityContext": CONTAINER_SECURITY}],
         },
     }
     job = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}, "spec": {"backoffLimit": 0, "template": pod}}
     return {
         "apiVersion": API_VERSION,
-        "kind": runtime.kind,
-        "metadata": metadata,
+        "kind": "TrainingRuntime",
+        "metadata": {
+            "name": spec.runtime.name,
+            "namespace": spec.namespace,
+            "labels": {"trainer.kubeflow.org/framework": "torch", "app.kubernetes.io/part-of": "rolecast"},
+        },
         "spec": {
             "mlPolicy": {"numNodes": 1, "torch": {}},
             "template": {"spec": {"failurePolicy": {"maxRestarts": 0}, "replicatedJobs": [{"name": NODE, "template": job}]}},
