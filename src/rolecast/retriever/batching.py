@@ -90,7 +90,15 @@ class Batcher:
         self._requests.append(request)
         self._pending += len(queries)
         self._arrived.set()
-        return await request.done
+        try:
+            return await request.done
+        except BaseException:  # failed, or the caller has gone
+            self._forget(request)
+            raise
+
+    def _forget(self, request: _Request) -> None:
+        self._pending -= len(request.queries) - request.taken
+        request.taken = len(request.queries)
 
     async def _work(self) -> None:
         busy = False
@@ -111,8 +119,8 @@ class Batcher:
         batch: list[_Item] = []
         while self._requests and len(batch) < self._most:
             request = self._requests.popleft()
-            if request.done.done():  # the client has gone, or another of its queries failed
-                self._pending -= len(request.queries) - request.taken
+            if request.done.done():
+                self._forget(request)
                 continue
             batch.append((request, request.taken))
             request.taken += 1

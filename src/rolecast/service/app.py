@@ -79,7 +79,7 @@ def make_app(service: Service, start: Start) -> FastAPI:
             task.cancel()
         await asyncio.wait([task])
 
-    app = FastAPI(title=f"Rolecast {service.name}", lifespan=lifespan)
+    app = FastAPI(title=f"Rolecast {service.name}", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(Guard, service=service)
     _add_probes(app, service)
     _add_error_handlers(app)
@@ -108,6 +108,10 @@ def _add_error_handlers(app: FastAPI) -> None:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
         return JSONResponse({"detail": f"{where}: {first['msg']}"}, 422)  # without the input: it may be megabytes
+
+    @app.exception_handler(UnicodeEncodeError)
+    async def half_pair(_: Request, error: UnicodeEncodeError) -> JSONResponse:
+        return JSONResponse({"detail": "a text holds half of a surrogate pair; send whole characters"}, 422)  # JSON can spell it
 
     @app.exception_handler(InputError)
     async def refused(_: Request, error: InputError) -> JSONResponse:

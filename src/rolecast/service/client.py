@@ -58,7 +58,7 @@ class JsonClient:
             if not self._down:  # once per outage, not once per request
                 self._down = True
                 log.warning("%s at %s: %s; trying for %g s", self.name, self.url, fault, self._patience)
-            await self._sleep(wait * random.uniform(1.0, 1.5))  # so that clients do not return all at once
+            await self._sleep(min(wait * random.uniform(1.0, 1.5), deadline - self._clock()))  # so that clients do not return all at once
             wait = min(2 * wait, LONGEST_WAIT)
 
     async def _try(self, method: str, path: str, body: object) -> tuple[httpx.Response | None, str]:

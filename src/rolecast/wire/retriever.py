@@ -9,12 +9,20 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rolecast.types import Passage
 
 MOST = 1024  # queries, ids or texts of one request
-Texts = Annotated[list[str], Field(max_length=MOST)]
+
+
+def _whole(text: str) -> str:
+    text.encode()  # JSON can spell half a surrogate pair, on which encoders fail: UnicodeEncodeError is a ValueError
+    return text
+
+
+Text = Annotated[str, AfterValidator(_whole)]
+Texts = Annotated[list[Text], Field(max_length=MOST)]
 
 
 class Request(BaseModel):
@@ -41,7 +49,7 @@ class FetchRequest(Request):
 
 
 class EmbeddingsRequest(Request):
-    input: str | Texts
+    input: Text | Texts
     model: str = ""
     encoding_format: Literal["float", "base64"] = "float"
 

@@ -1,0 +1,160 @@
+"""The JSON client: what is tried again, for how long, and what is said at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, Request, Response
+
+from rolecast.errors import InputError, RolecastError
+from rolecast.service.app import Service
+from rolecast.service.client import JsonClient
+from rolecast.service.logs import REQUEST_ID
+from tests.live import serving
+
+
+class Clock:
+    """Time that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def client(self, url: str, **options: Any) -> JsonClient:
+        return JsonClient("retriever", url, sleep=self.sleep, clock=lambda: self.now, **options)
+
+
+class Script:
+    """Answers with these replies in order, the last one for ever."""
+
+    def __init__(self) -> None:
+        self.replies: list[Response] = []
+        self.seen: list[dict[str, str]] = []
+
+    def answer(self, request: Request) -> Response:
+        self.seen.append(dict(request.headers))
+        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[str, Script]]:
+    app, service, script = FastAPI(), Service("script"), Script()
+    service.status = "ready"
+
+    @app.api_route("/x", methods=["GET", "POST"])
+    async def answer(request: Request) -> Response:
+        return script.answer(request)
+
+    with serving(app, service) as url:
+        yield url, script
+
+
+def reply(status: int, text: str = '{"detail": "why"}', **headers: str) -> Callable[[], Response]:
+    return lambda: Response(text, status, headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+
+OK = reply(200, '{"ok": 1}')
+
+
+def ask(server: tuple[str, Script], clock: Clock, *replies: Callable[[], Response], **options: Any) -> Any:
+    url, script = server
+    script.replies, script.seen = [make() for make in replies], []
+    return asyncio.run(clock.client(url, **options).post("/x", {}))
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 429])
+def test_what_may_pass_is_tried_again(server: tuple[str, Script], status: int) -> None:
+    clock = Clock()
+    assert ask(server, clock, reply(status), reply(status), OK) == {"ok": 1}
+    assert len(clock.slept) == 2
+    assert clock.slept[0] < clock.slept[1]
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(400, RolecastError), (401, RolecastError), (404, RolecastError), (413, RolecastError), (422, InputError)]
+)
+def test_a_refusal_is_final(server: tuple[str, Script], status: int, error: type[RolecastError]) -> None:
+    clock = Clock()
+    with pytest.raises(RolecastError, match="why") as raised:
+        ask(server, clock, reply(status), OK)
+    assert type(raised.value) is error
+    assert clock.slept == []
+
+
+def test_patience_ends_with_the_place_the_reason_and_the_next_step(server: tuple[str, Script]) -> None:
+    clock = Clock()
+    with pytest.raises(RolecastError) as raised:
+        ask(server, clock, reply(503), patience=60.0)
+    said = str(raised.value)
+    for part in (f"retriever at {server[0]} did not answer POST /x: status 503 why", "in 60 s", "ROLECAST_RETRIEVER_URL"):
+        assert part in said
+    assert 40 < clock.now <= 60
+    assert max(clock.slept) <= 7.5
+    assert len(clock.slept) < 30
+
+
+def test_without_patience_there_is_one_try(server: tuple[str, Script]) -> None:
+    clock = Clock()
+    with pytest.raises(RolecastError, match="tried 1 times"):
+        ask(server, clock, reply(503), patience=0.0)
+    assert len(server[1].seen) == 1
+
+
+def test_the_server_says_how_long_to_wait(server: tuple[str, Script]) -> None:
+    clock = Clock()
+    ask(server, clock, reply(429, retry_after="7"), reply(503, retry_after="Wed, 21 Oct 2026 07:28:00 GMT"), OK)
+    assert 7 <= clock.slept[0] <= 10.5
+    with pytest.raises(RolecastError, match="status 429"):
+        ask(server, Clock(), reply(429, retry_after="3600"), OK)  # longer than anybody waits
+
+
+def test_no_json_is_an_error(server: tuple[str, Script]) -> None:
+    with pytest.raises(RolecastError, match="without JSON; is it the retriever"):
+        ask(server, Clock(), reply(200, "<html>"))
+
+
+def test_nobody_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    clock = Clock()
+    with pytest.raises(RolecastError, match="ConnectError"):
+        asyncio.run(clock.client(url, patience=5.0).post("/x", {}))
+    assert 2 < clock.now <= 5
+
+
+def test_a_server_that_does_not_answer_in_time_is_tried_again() -> None:
+    clock = Clock()
+    with socket.create_server(("127.0.0.1", 0)) as sock:  # accepts, and says nothing
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+        with pytest.raises(RolecastError, match="ReadTimeout"):
+            asyncio.run(clock.client(url, patience=0.5, timeout=0.05).post("/x", {}))
+    assert clock.slept
+
+
+def test_the_request_id_travels(server: tuple[str, Script]) -> None:
+    token = REQUEST_ID.set("r-7")
+    ask(server, Clock(), OK)
+    REQUEST_ID.reset(token)
+    assert server[1].seen[0]["x-request-id"] == "r-7"
+
+
+def test_one_client_serves_several_event_loops(server: tuple[str, Script]) -> None:
+    url, script = server
+    script.replies = [OK()]
+    client = Clock().client(url)
+    for _ in range(3):
+        assert asyncio.run(client.post("/x", {})) == {"ok": 1}
+
+
+@pytest.mark.parametrize("url", ["", "host:80", "ftp://host"])
+def test_a_bad_address_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match="ROLECAST_RETRIEVER_URL"):
+        JsonClient("retriever", url)
