@@ -89,8 +89,8 @@ class ServingSpec(Closed):
             raise ValueError("max_model_len is for kind vllm; the agent takes it from the run's config")
         if any(argument.split("=")[0] == "--api-key" for argument in self.arguments):
             raise ValueError("arguments are visible to everyone who may list pods: --api-key is refused; guard the gateway instead")
-        if len(self.service_name) > MAX_NAME:
-            raise ValueError(f"name has {len(self.name)} characters, but KServe adds suffixes; {MAX_NAME - len('-canary')} are safe")
+        if len(self.name) > MAX_NAME - len("-canary"):
+            raise ValueError(f"name has {len(self.name)} characters, but KServe adds suffixes and a canary has one: at most {MAX_NAME - len('-canary')}")
         if self.scaling and self.replicas != 1:
             raise ValueError("replicas and scaling exclude each other; set scaling.min_replicas")
         return self

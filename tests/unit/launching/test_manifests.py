@@ -1,0 +1,284 @@
+"""What is rendered, against golden files, against the SDKs' models, and rule by rule.
+
+After a change that is meant: `UPDATE_GOLDEN=1 pytest tests/unit/launching/test_manifests.py`, then read the difference.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sdk_models import unknown_fields
+
+from rolecast.errors import InputError
+from rolecast.launching.render import read_values, render_inference_service, render_job, to_yaml
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+RENDERED = {
+    "pytorchjob": ("learner", lambda values: render_job("pytorchjob", values, "spec")),
+    "trainjob": ("learner", lambda values: render_job("trainjob", values, "spec")),
+    "agent": ("agent", lambda values: [render_inference_service(values, "spec")]),
+    "predictor": ("predictor", lambda values: [render_inference_service(values, "spec")]),
+}
+Manifests = list[dict[str, Any]]
+
+
+def render(name: str, /, **changes: Any) -> Manifests:
+    spec, renderer = RENDERED[name]
+    return renderer({**read_values(GOLDEN / "specs" / f"{spec}.yaml", ()), **changes})
+
+
+def check_golden(name: str, text: str) -> None:
+    file = GOLDEN / f"{name}.yaml"
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.write_text(text)
+    assert text == file.read_text(), f"{file} differs; if that is meant, run again with UPDATE_GOLDEN=1"
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_rendered_manifests_equal_the_golden_files(name: str) -> None:
+    check_golden(name, to_yaml(render(name)))
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_the_sdk_models_know_every_field(name: str) -> None:
+    assert [fault for manifest in render(name) for fault in unknown_fields(manifest)] == []
+
+
+def mappings(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from mappings(part)
+
+
+# Any key is right in these.
+FREE = ("labels", "annotations", "nodeSelector", "selector", "requests", "limits", "pytorchReplicaSpecs")
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_a_typo_in_any_field_is_found(name: str) -> None:
+    """Each key of each mapping is misspelt once."""
+    missed, checked = [], 0
+    for manifest in render(name):
+        for number, place in enumerate(mappings(manifest)):
+            if any(parent.get(key) is place for parent in mappings(manifest) for key in FREE):
+                continue
+            for key in set(place) - {"kind", "apiVersion"}:
+                broken = copy.deepcopy(manifest)
+                at = next(itertools.islice(mappings(broken), number, None))
+                at[key + "s"] = at.pop(key)
+                checked += 1
+                if not unknown_fields(broken):
+                    missed.append(f"{manifest['kind']}: {key}")
+    assert missed == []
+    assert checked > 60
+
+
+def test_a_value_of_another_shape_is_found() -> None:
+    for path, value in {"spec.nprocPerNode": 8, "spec.runPolicy": [], "spec.runPolicy.backoffLimit": "0"}.items():
+        broken = job("pytorchjob")
+        *parents, last = path.split(".")
+        place = functools.reduce(lambda at, key: at[key], parents, broken)
+        place[last] = value
+        assert unknown_fields(broken), path
+
+
+def pod_specs(name: str, **changes: Any) -> Manifests:
+    """Pod-like parts: what has containers. A TrainJob's are complete only together with its runtime's."""
+    return [place for manifest in render(name, **changes) for place in mappings(manifest) if "containers" in place]
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_k39_every_pod_meets_the_restricted_level(name: str) -> None:
+    pods = pod_specs(name)
+    assert pods
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert security["readOnlyRootFilesystem"] is True
+        assert all(set(volume) == {"name", "emptyDir"} for volume in pod.get("volumes", []))
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_k35_k40_no_pod_gets_a_token_or_service_links(name: str) -> None:
+    pods = [pod for pod in pod_specs(name) if name != "trainjob" or "restartPolicy" in pod]
+    assert pods
+    assert all(pod["enableServiceLinks"] is False and pod["automountServiceAccountToken"] is False for pod in pods)
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_no_secret_is_contained_only_named(name: str) -> None:
+    for place in (place for manifest in render(name) for place in mappings(manifest) if "AWS" in str(place.get("name"))):
+        assert set(place) == {"name", "valueFrom"}
+        assert set(place["valueFrom"]) == {"secretKeyRef"}
+
+
+def job(name: str, **changes: Any) -> dict[str, Any]:
+    return next(manifest for manifest in render(name, **changes) if manifest["kind"] in ("PyTorchJob", "TrainJob"))
+
+
+def test_k12_k13_k14_k18_the_pytorchjob_says_what_the_operator_would_else_guess() -> None:
+    spec = job("pytorchjob")["spec"]
+    assert spec["nprocPerNode"] == "8"
+    assert {role: part["replicas"] for role, part in spec["pytorchReplicaSpecs"].items()} == {"Master": 1, "Worker": 1}
+    assert {part["restartPolicy"] for part in spec["pytorchReplicaSpecs"].values()} == {"Never"}
+    assert {c["name"] for pod in pod_specs("pytorchjob") for c in pod["containers"]} == {"pytorch"}
+    assert spec["runPolicy"]["cleanPodPolicy"] == "Running"
+    assert spec["runPolicy"]["ttlSecondsAfterFinished"] > 0
+    assert spec["runPolicy"]["activeDeadlineSeconds"] == 3600 + 172800
+    assert spec["runPolicy"]["backoffLimit"] == 0
+
+
+def test_one_node_has_a_master_alone() -> None:
+    assert set(job("pytorchjob", nodes=1)["spec"]["pytorchReplicaSpecs"]) == {"Master"}
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_k15_shared_memory_is_a_bounded_volume_in_memory(name: str) -> None:
+    pod = pod_specs(name)[-1]
+    assert {"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": "64Gi"}} in pod["volumes"]
+    assert {"name": "dshm", "mountPath": "/dev/shm"} in pod["containers"][0]["volumeMounts"]
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_k16_no_sidecar_is_injected(name: str) -> None:
+    templates = [place for place in mappings(job(name)) if "containers" in place.get("spec", {})]
+    assert templates
+    for template in templates:
+        for kind in ("labels", "annotations"):
+            assert template["metadata"][kind]["sidecar.istio.io/inject"] == "false"
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_k17_the_job_names_its_kueue_queue_and_none_without_one(name: str) -> None:
+    labels = job(name)["metadata"]["labels"]
+    assert (labels["kueue.x-k8s.io/queue-name"], labels["kueue.x-k8s.io/priority-class"]) == ("training", "high")
+    assert not any(label.startswith("kueue") for label in job(name, queue=None, priority=None)["metadata"]["labels"])
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_k19_k20_both_kinds_run_the_same_torchrun(name: str) -> None:
+    containers = [p for p in mappings(job(name)) if "command" in p]
+    assert {tuple(p["command"] + p.get("args", [])) for p in containers} == {
+        ("torchrun", "--nnodes=2", "--nproc-per-node=8", "-m", "rolecast.learner.main", "rl", "s3://rolecast/runs/decor-7b")
+    }
+    assert {"name": "ROLECAST_ZERO_STAGE", "value": "3"} in containers[0]["env"]
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+@pytest.mark.parametrize("stage", ["sft", "rl"])
+def test_k21_what_torchrun_and_the_operator_set_is_not_set_by_us(name: str, stage: str) -> None:
+    names = {variable["name"] for place in mappings(job(name, stage=stage)) for variable in place.get("env", [])}
+    assert "AWS_ACCESS_KEY_ID" in names
+    assert not names & {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
+    assert not any(variable.startswith("PET_") for variable in names)
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_only_an_rl_job_has_a_coordinator_service(name: str) -> None:
+    (service,) = [manifest for manifest in render(name) if manifest["kind"] == "Service"]
+    assert service["metadata"]["name"] == "decor-7b-coordinator"
+    assert job(name)["metadata"]["name"] in service["spec"]["selector"].values()
+    assert not [manifest for manifest in render(name, stage="sft") if manifest["kind"] == "Service"]
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_a_folder_is_refused_since_pods_do_not_share_it(name: str) -> None:
+    with pytest.raises(InputError, match="is a folder, which pods do not share"):
+        render(name, run="runs/demo")
+
+
+def test_a_cluster_runtime_is_not_rendered() -> None:
+    assert [m["kind"] for m in render("trainjob", runtime={"kind": "ClusterTrainingRuntime", "name": "torch"})] == ["TrainJob", "Service"]
+
+
+SERVICES = ["agent", "predictor"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_k28_k32_standard_mode_scales_on_the_queue(name: str) -> None:
+    (service,) = render(name)
+    annotations = service["metadata"]["annotations"]
+    assert annotations["serving.kserve.io/deploymentMode"] == "Standard"
+    assert annotations["serving.kserve.io/autoscalerClass"] == "keda"
+    (metric,) = service["spec"]["predictor"]["autoScaling"]["metrics"]
+    assert "waiting" in metric["external"]["metric"]["query"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_without_scaling_the_number_of_replicas_is_fixed(name: str) -> None:
+    (service,) = render(name, scaling=None, replicas=3)
+    predictor = service["spec"]["predictor"]
+    assert (predictor["minReplicas"], predictor["maxReplicas"]) == (3, 3)
+    assert "autoScaling" not in predictor
+    assert service["metadata"]["annotations"]["serving.kserve.io/autoscalerClass"] == "none"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_k30_k31_probes_are_apart_and_a_pod_drains_within_its_grace(name: str) -> None:
+    (pod,) = pod_specs(name)
+    (container,) = pod["containers"]
+    start = container["startupProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] >= 900
+    assert container["readinessProbe"] != container["livenessProbe"]
+    assert 0 < container["lifecycle"]["preStop"]["sleep"]["seconds"] < pod["terminationGracePeriodSeconds"]
+
+
+def test_k29_the_predictors_model_comes_by_uri_with_a_named_secret() -> None:
+    (service,) = render("predictor")
+    assert service["spec"]["predictor"]["storageUris"] == [{"uri": "s3://rolecast/runs/decor-7b/rl/model", "mountPath": "/mnt/models"}]
+    assert service["metadata"]["annotations"]["serving.kserve.io/storageSecretName"] == "rolecast-s3"
+
+
+@pytest.mark.parametrize("uri", ["s3://rolecast/runs/a/rl/best", "s3://rolecast/models/latest", "s3://rolecast/runs/a", "s3://b/rl/models"])
+def test_k33_a_uri_whose_content_may_change_is_refused(uri: str) -> None:
+    with pytest.raises(InputError, match="may change under a running service"):
+        render("predictor", uri=uri)
+
+
+def test_k33_a_checkpoint_is_accepted() -> None:
+    render("predictor", uri="s3://rolecast/runs/a/rl/checkpoints/step-000120")
+
+
+@pytest.mark.parametrize("key", ["canaryTrafficPercent", "canary_traffic_percent"])
+def test_k34_a_traffic_split_is_refused_with_the_way_to_do_it(key: str) -> None:
+    with pytest.raises(InputError, match="render a second service with track: canary"):
+        render("predictor", **{key: 10})
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_k34_a_canary_is_a_second_service_that_shares_no_pod_with_the_first(name: str) -> None:
+    (stable,), (canary,) = render(name), render(name, track="canary")
+    assert canary["metadata"]["name"] == stable["metadata"]["name"] + "-canary"
+    pods = [m["spec"]["predictor"]["labels"]["app.kubernetes.io/instance"] for m in (stable, canary)]
+    assert len(set(pods)) == 2
+    assert "canaryTrafficPercent" not in to_yaml([stable, canary])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("predictor", {"gpus": 0}, "needs gpus"),
+        ("predictor", {"arguments": ["--api-key=abc"]}, "--api-key is refused"),
+        ("predictor", {"uri": "/models/a"}, "uri"),
+        ("agent", {"max_model_len": 10}, "max_model_len is for kind vllm"),
+        ("agent", {"replicas": 2}, "exclude each other"),
+        ("agent", {"scaling": {"prometheus": "http://p", "min_replicas": 2, "max_replicas": 2}}, "max_replicas must exceed"),
+        ("agent", {"name": "a" * 40}, "KServe adds suffixes"),
+        ("agent", {"nam": "x"}, "nam"),
+    ],
+)
+def test_a_service_that_cannot_work_is_refused(name: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        render(name, **changes)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolecast.errors import InputError
+from rolecast.launching.spec import MAX_NAME, read_spec
+
+BASE: dict[str, Any] = {"run": "s3://store/runs/Demo_1", "stage": "rl", "image": "rolecast-learner:1"}
+
+
+def test_k1_name_and_digest_follow_from_the_spec_alone() -> None:
+    assert read_spec(BASE).job_name == read_spec(dict(reversed(BASE.items()))).job_name == "rolecast-rl-demo-1-8c639fc0"
+    assert read_spec(BASE).digest == read_spec(dict(reversed(BASE.items()))).digest
+
+
+def test_k1_runs_with_the_same_last_part_and_stages_of_one_run_have_other_names() -> None:
+    names = {
+        read_spec({**BASE, "run": run, "stage": stage}).job_name for run in ("s3://a/x", "s3://b/x", "s3://a/x/") for stage in ("sft", "rl")
+    }
+    assert len(names) == 6
+
+
+@given(st.text(string.printable, min_size=1, max_size=120))
+def test_k1_every_run_gives_a_name_that_kubernetes_takes(run: str) -> None:
+    spec = read_spec({**BASE, "run": run})
+    assert len(spec.job_name) <= MAX_NAME
+    read_spec({**BASE, "name": spec.job_name})  # a name that is given is checked
+    read_spec({**BASE, "labels": {"run": spec.run_label}})
+
+
+@pytest.mark.parametrize(
+    "change", [{"image": "x:2"}, {"nodes": 2}, {"zero_stage": 2}, {"deadlines": {"running": 60}}, {"labels": {"a": "b"}}]
+)
+def test_the_digest_tells_specs_apart(change: dict[str, Any]) -> None:
+    assert read_spec({**BASE, **change}).digest != read_spec(BASE).digest
+
+
+def test_how_often_to_try_again_does_not_make_another_job() -> None:
+    assert read_spec({**BASE, "backoff": {"retries": 5}}).digest == read_spec(BASE).digest
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stage": "eval"}, "stage"),
+        ({"node": 2}, "node: Extra inputs"),
+        ({"nodes": 0}, "nodes"),
+        ({"zero_stage": 4}, "zero_stage"),
+        ({"gpus_per_node": 8, "procs_per_node": 4}, "each process drives one GPU; make them equal"),
+        ({"memory": "8 GB"}, "memory"),
+        ({"shm_size": "-1Gi"}, "shm_size"),
+        ({"priority": "high"}, "set queue too"),
+        ({"name": "Not_A_Name"}, "name"),
+        ({"name": "a" * 50}, "pods get suffixes"),
+        ({"image": "a b"}, "image"),
+        ({"labels": {"app.kubernetes.io/name": "x"}}, "is set by Rolecast"),
+        ({"labels": {"a": "not a label"}}, "labels.a"),
+        ({"tolerations": [{"operator": "Exists", "key": "a", "value": "b"}]}, "takes no value"),
+        ({"tolerations": [{"value": "b"}]}, "needs a key"),
+        ({"deadlines": {"pending": 0}}, "deadlines.pending"),
+        ({"backoff": {"retries": -1}}, "backoff.retries"),
+        ({"coordinator": {"port": 80}}, "coordinator.port"),
+        ({"runtime": {"kind": "Runtime"}}, "runtime.kind"),
+        ({"s3_secret": "A/B"}, "s3_secret"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_key(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"job.yaml: .*{message}"):
+        read_spec({**BASE, **change}, "job.yaml")
+
+
+def test_the_wait_before_another_attempt_grows_up_to_a_limit() -> None:
+    backoff = read_spec({**BASE, "backoff": {"base": 10, "limit": 35}}).backoff
+    assert [backoff.delay(attempt) for attempt in range(4)] == [10, 20, 35, 35]
