@@ -101,5 +101,5 @@ def _template(kind: str) -> Template | None:
         return None
     # What a policy wrote is quoted as a JSON string, so that it cannot pass for a part of the prompt.
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
-    environment.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False)
+    environment.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False, default=str)  # str of an undefined one raises
     return environment.from_string(file.read_text())

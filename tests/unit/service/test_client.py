@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -137,6 +138,24 @@ def test_a_server_that_does_not_answer_in_time_is_tried_again() -> None:
         with pytest.raises(RolecastError, match="ReadTimeout"):
             asyncio.run(clock.client(url, patience=0.5, timeout=0.05).post("/x", {}))
     assert clock.slept
+
+
+def test_a_connection_that_breaks_without_an_answer_is_tried_again() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + b'{"ok": 1}'
+    parts = [b"", answer[:10], answer[:-3], answer]  # what was sent before the server was killed
+
+    def killed(sock: socket.socket) -> None:
+        for part in parts:
+            connection, _ = sock.accept()
+            connection.recv(10_000)
+            connection.sendall(part)
+            connection.close()
+
+    clock = Clock()
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        threading.Thread(target=killed, args=(sock,), daemon=True).start()
+        assert asyncio.run(clock.client(f"http://127.0.0.1:{sock.getsockname()[1]}").post("/x", {})) == {"ok": 1}
+    assert len(clock.slept) == 3
 
 
 def test_the_request_id_travels(server: tuple[str, Script]) -> None:
