@@ -81,13 +81,6 @@ class EngineConfig(Closed):
     in_flight: int = Field(256, ge=1)  # episodes in flight
 
 
-class DrillConfig(Closed):
-    """Steps of comparing alone, then of comparing and reading. Telling same from different is learned alone or not at all."""
-
-    comparing: int = Field(0, ge=0)
-    mixed: int = Field(0, ge=0)
-
-
 class SftConfig(Closed):
     """`batch` in rows (turns). `mix`: share of rows of each role; empty takes them as episodes have them.
 
@@ -100,7 +93,7 @@ class SftConfig(Closed):
     optimizer: OptimizerConfig = OptimizerConfig()
     errors: TeacherErrors = TeacherErrors()
     mix: dict[str, float] = {}
-    drills: DrillConfig = DrillConfig()
+    drills: int = Field(0, ge=0)
     checkpoint_every: int = Field(250, ge=1)
     keep: int = Field(2, ge=1)
 

@@ -21,7 +21,7 @@ threads: 1
 method: {name: decor, prompts: compact, max_tokens: 24, memory_tokens: 128, condenser: extractive, lr: 1.0e-3, clip_low: 0.1, clip_high: 0.1}
 model: {max_context: 256, scratch: {hidden: 48, layers: 2, heads: 2, head_dim: 32, feed_forward: 96}}
 data: {world: {entities: {train: 150, dev: 60, test: 90}, questions: {train: 60, dev: 8, test: 16}}}
-sft: {steps: 320, batch: 12, lr: 1.0e-2, optimizer: {name: muon, rest: 1.0}, drills: {mixed: 32}, errors: {stop_early: 0.3, wrong_relation: 0.3}, checkpoint_every: 16, keep: 2}
+sft: {steps: 320, batch: 12, lr: 1.0e-2, optimizer: {name: muon, rest: 1.0}, drills: 32, errors: {stop_early: 0.3, wrong_relation: 0.3}, checkpoint_every: 16, keep: 2}
 rl: {steps: 12, questions: 4, group: 4, dev: 8, eval_every: 3, checkpoint_every: 2, keep: 2, refill: 3}
 eval: {n: 16, bootstrap: 100}
 """

@@ -16,7 +16,7 @@ from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
 from rolecast.stages.team import load_model, prepare_torch, start_model
 from rolecast.store.artifact import committed, writing
-from rolecast.teachers.drills import draw_comparing, draw_mixed
+from rolecast.teachers.drills import draw_drill
 from rolecast.teachers.examples import deal, draw_turns, teacher_of
 from rolecast.types import Example, Objective
 
@@ -52,11 +52,9 @@ def _train(run: Run) -> None:
     for step in range(start, c.sft.steps):
         if step % BLOCK == 0 or not block:
             number = step // BLOCK
-            drills = c.sft.drills
-            if step < drills.comparing + drills.mixed:
+            if step < c.sft.drills:
                 rng = stream(c.seed, "drills", number)
-                draw = draw_comparing if step < drills.comparing else draw_mixed
-                rows = [draw(renderer, rng) for _ in range(BLOCK * c.sft.batch)]
+                rows = [draw_drill(renderer, rng) for _ in range(BLOCK * c.sft.batch)]
             else:
                 rows = draw_turns(method, teacher, renderer, c.seed, number, BLOCK * c.sft.batch, c.sft.mix, c.model.max_context)
             block = deal(rows, c.sft.batch, stream(c.seed, "deal", number))

@@ -1,14 +1,14 @@
 """Drills: rows that practise one skill many times over, before the teacher's turns ask for it once among easy tokens.
 
 A reading drill states invented facts and says them again in another order: to do so, a model must find each by its
-relation and both words of the name, or, where the fact's inverse query comes first, by relation and object. A comparing
-drill lists names and says whether they are the same, or which of them came twice.
+relation and both words of the name, or, where the fact's inverse query comes first, by relation and object. An
+intersecting drill lists the names that two searches found and says which of them came twice.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rolecast.methods.tags import tagged
 from rolecast.rollout.render import Renderer
@@ -20,12 +20,12 @@ FACTS = 5
 WORDS = 8  # syllables that subjects are built of: few, so that names share words as a search engine's hits do
 KINDS = 4  # relations in play
 INVERSE = 0.3  # share of facts that are said after their inverse query
-ROUNDS = 12  # comparisons in a drill
+INTERSECTING = 0.2  # share of intersecting drills
+ROUNDS = 10  # intersections in one of them
 
 
-def draw_mixed(renderer: Renderer, rng: random.Random) -> Example:
-    draw = rng.choices((draw_reading, draw_comparing, draw_intersecting), (0.75, 0.125, 0.125))[0]
-    return draw(renderer, rng)
+def draw_drill(renderer: Renderer, rng: random.Random) -> Example:
+    return draw_intersecting(renderer, rng) if rng.random() < INTERSECTING else draw_reading(renderer, rng)
 
 
 def draw_reading(renderer: Renderer, rng: random.Random) -> Example:
@@ -45,36 +45,14 @@ def draw_reading(renderer: Renderer, rng: random.Random) -> Example:
     )
 
 
-def draw_comparing(renderer: Renderer, rng: random.Random) -> Example:
-    """Two names, then whether they are the same. Names that share one word are left out: they hide the skill for long."""
-
-    def draw() -> tuple[list[str], str]:
-        first = draw_name(rng)
-        second = first if rng.random() < 0.5 else draw_name(rng)
-        return [first, second], "yes" if first == second else "no"
-
-    return _rounds(renderer, "Do", draw)
-
-
 def draw_intersecting(renderer: Renderer, rng: random.Random) -> Example:
-    """Two results of one or two names each, then the name that they have in common."""
-
-    def draw() -> tuple[list[str], str]:
+    """Rounds in the form of an answerer's reply, after the first word of the question that they answer."""
+    pieces = [(" Which", False)]
+    for _ in range(ROUNDS):
         common = draw_name(rng)
         results = [[common, *(draw_name(rng) for _ in range(rng.randrange(2)))] for _ in range(2)]
-        for result in results:
-            rng.shuffle(result)
-        return results[0] + results[1], common
-
-    return _rounds(renderer, "Which", draw)
-
-
-def _rounds(renderer: Renderer, question: str, draw: Callable[[], tuple[list[str], str]]) -> Example:
-    """Rounds in the form of an answerer's reply, after the first word of the question that they answer."""
-    pieces = [(f" {question}", False)]
-    for _ in range(ROUNDS):
-        names, answer = draw()
-        pieces += [(tagged("think", " and ".join(names)), False), (tagged("answer", answer), True)]
+        names = [name for result in results for name in rng.sample(result, len(result))]
+        pieces += [(tagged("think", " and ".join(names)), False), (tagged("answer", common), True)]
     return _row(renderer, pieces)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from rolecast.rollout.render import Renderer
-from rolecast.teachers.drills import FACTS, ROUNDS, draw_comparing, draw_intersecting, draw_mixed, draw_reading
+from rolecast.teachers.drills import FACTS, ROUNDS, draw_drill, draw_intersecting, draw_reading
 from rolecast.types import Example
 from rolecast.world.grammar import facts_in
 
@@ -32,19 +32,6 @@ def test_reading_says_every_fact_twice_and_trains_the_second_time(renderer: Rend
     assert 10 < inverse < 50  # about 30 % of 100
 
 
-def test_comparing_says_yes_exactly_for_a_name_that_comes_again(renderer: Renderer) -> None:
-    answers = []
-    for seed in range(20):
-        shown, *rounds = parts(renderer, draw_comparing(renderer, random.Random(seed)))
-        assert shown[1].startswith(" Do<think>")
-        for (_, names), (trained, answer) in zip([shown, *rounds[1::2]], rounds[0::2], strict=True):
-            first, second = names.removeprefix(" Do").removeprefix("<think> ").removesuffix("</think>").split(" and ")
-            assert (trained, answer) == (True, f"<answer> {'yes' if first == second else 'no'}</answer>")
-            answers.append(answer)
-    assert len(answers) == 20 * ROUNDS
-    assert 0.4 < sum(" yes" in answer for answer in answers) / len(answers) < 0.6
-
-
 def test_intersecting_says_the_name_that_comes_twice(renderer: Renderer) -> None:
     for seed in range(20):
         shown, *rounds = parts(renderer, draw_intersecting(renderer, random.Random(seed)))
@@ -52,12 +39,12 @@ def test_intersecting_says_the_name_that_comes_twice(renderer: Renderer) -> None
             names = listed.removeprefix(" Which").removeprefix("<think> ").removesuffix("</think>").split(" and ")
             said = answer.removeprefix("<answer> ").removesuffix("</answer>")
             assert trained
+            assert len(rounds) == 2 * ROUNDS - 1
             assert 2 <= len(names) <= 4
             assert names.count(said) == 2
 
 
-def test_mixed_drills_are_of_all_three_kinds(renderer: Renderer) -> None:
-    texts = [renderer.decode(draw_mixed(renderer, random.Random(seed)).ids) for seed in range(60)]
-    kinds = [" Do" if t.startswith(" Do<") else " Which" if t.startswith(" Which<") else "reading" for t in texts]
-    assert {kind: kinds.count(kind) > 0 for kind in kinds} == {" Do": True, " Which": True, "reading": True}
-    assert kinds.count("reading") > 30
+def test_drills_are_of_both_kinds(renderer: Renderer) -> None:
+    texts = [renderer.decode(draw_drill(renderer, random.Random(seed)).ids) for seed in range(60)]
+    intersecting = sum(text.startswith(" Which<think>") for text in texts)
+    assert 3 < intersecting < 25
