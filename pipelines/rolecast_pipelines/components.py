@@ -1,35 +1,37 @@
 """One component per stage. Each body only calls the stage, which is the same code that the command line runs.
 
-The image is a parameter of the pipeline (`set_container_image`); the name here is what a step runs in when none is set.
+Images are parameters of the pipeline (`set_container_image`); the names here are what a step runs in when none is set.
 """
 
 from kfp import dsl
 
-IMAGE = "rolecast/control:dev"
+CONTROL = "rolecast-control:dev"
+RETRIEVER = "rolecast-retriever:dev"  # builds the index
+ROLLOUT = "rolecast-rollout:dev"  # plays the evaluation's episodes
 
 
-@dsl.component(base_image=IMAGE, install_kfp_package=False)
+@dsl.component(base_image=RETRIEVER, install_kfp_package=False)
 def prepare(run: str, config: str) -> str:
     from rolecast.stages import tasks
 
     return tasks.prepare(run, config)
 
 
-@dsl.component(base_image=IMAGE, install_kfp_package=False)
-def train(run: str, stage: str) -> str:
+@dsl.component(base_image=CONTROL, install_kfp_package=False)
+def train(run: str, stage: str, launcher: str, job: str, notes: dsl.Output[dsl.Markdown]) -> str:
     from rolecast.stages import tasks
 
-    return tasks.train(run, stage)
+    return tasks.train(run, stage, launcher, job, notes.path)
 
 
-@dsl.component(base_image=IMAGE, install_kfp_package=False)
-def evaluate(run: str, stage: str, metrics: dsl.Output[dsl.Metrics]) -> str:
+@dsl.component(base_image=ROLLOUT, install_kfp_package=False)
+def evaluate(run: str, stage: str, metrics: dsl.Output[dsl.Metrics], result: dsl.Output[dsl.Artifact]) -> str:
     from rolecast.stages import tasks
 
-    return tasks.evaluate(run, stage, metrics)
+    return tasks.evaluate(run, stage, metrics, result.path)
 
 
-@dsl.component(base_image=IMAGE, install_kfp_package=False)
+@dsl.component(base_image=CONTROL, install_kfp_package=False)
 def report(run: str, results: list[str], page: dsl.Output[dsl.HTML]) -> str:
     from rolecast.stages import tasks
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -26,7 +26,7 @@ def run(
     from rolecast.launching.local_pipeline import run_local
 
     if not local:
-        raise InputError("only local runs are supported so far: add --local")
+        raise InputError("add --local to run it on this machine; `rolecast pipeline submit` runs it on a cluster")
     run_local(path, load_config(config, overrides or ()))
     print_summary(path / "summary.json")
 
@@ -38,3 +38,46 @@ def compile(out: Annotated[Path, typer.Option(help="YAML file to write.")]) -> N
 
     compile_pipeline(out)
     print(out)
+
+
+@app.command()
+def submit(
+    config: Annotated[Path, typer.Option(help="The run's config, YAML.")],
+    uri: Annotated[str, typer.Option("--run", help="Where the run lives, for instance s3://bucket/runs/NAME.")],
+    launcher: Annotated[Literal["local", "pytorchjob", "trainjob"], typer.Option(help="How training steps run.")] = "pytorchjob",
+    job: Annotated[Path | None, typer.Option(help="YAML of the training jobs' spec, without run and stage.")] = None,
+    image: Annotated[str | None, typer.Option(help="Of launch and report: the control image.")] = None,
+    retriever_image: Annotated[str | None, typer.Option(help="Builds the index.")] = None,
+    rollout_image: Annotated[str | None, typer.Option(help="Runs evaluations.")] = None,
+    s3_secret: Annotated[str | None, typer.Option(help="Name of the Secret with the store's keys.")] = None,
+    endpoints: Annotated[str | None, typer.Option(help="Name of the ConfigMap that says where services are.")] = None,
+    host: Annotated[str | None, typer.Option(envvar="ROLECAST_KFP_HOST", help="URL of Kubeflow Pipelines.")] = None,
+    namespace: Annotated[str | None, typer.Option(help="Of the profile, where Kubeflow has several users.")] = None,
+    experiment: Annotated[str, typer.Option()] = "rolecast",
+    service_account: Annotated[str, typer.Option(help="That the steps run as.")] = "rolecast-launcher",
+    overrides: Overrides = None,
+) -> None:
+    """Start the pipeline on a Kubeflow Pipelines server. A token is read from ROLECAST_KFP_TOKEN."""
+    import json
+
+    from rolecast.config import load_config
+    from rolecast.launching.render import read_values
+    from rolecast.launching.spec import read_spec
+    from rolecast.launching.submit import submit as start
+
+    settings = read_values(job, ())
+    if launcher != "local":  # a fault is told now, not after the index was built
+        for stage in ("sft", "rl"):
+            read_spec({**settings, "run": uri, "stage": stage}, str(job or "--job"))
+    loaded = load_config(config, overrides or ())
+    names = {
+        "image": image,
+        "retriever_image": retriever_image,
+        "rollout_image": rollout_image,
+        "s3_secret": s3_secret,
+        "endpoints": endpoints,
+    }
+    arguments = {"run": uri, "config": loaded.model_dump_json(), "launcher": launcher, "job": json.dumps(settings)}
+    arguments |= {name: value for name, value in names.items() if value is not None}
+    started = start(host, arguments, name=loaded.name, experiment=experiment, namespace=namespace, service_account=service_account)
+    print(started.url)

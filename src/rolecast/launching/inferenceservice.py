@@ -90,7 +90,9 @@ class ServingSpec(Closed):
         if any(argument.split("=")[0] == "--api-key" for argument in self.arguments):
             raise ValueError("arguments are visible to everyone who may list pods: --api-key is refused; guard the gateway instead")
         if len(self.name) > MAX_NAME - len("-canary"):
-            raise ValueError(f"name has {len(self.name)} characters, but KServe adds suffixes and a canary has one: at most {MAX_NAME - len('-canary')}")
+            raise ValueError(
+                f"name has {len(self.name)} characters, but KServe adds suffixes and a canary has one: at most {MAX_NAME - len('-canary')}"
+            )
         if self.scaling and self.replicas != 1:
             raise ValueError("replicas and scaling exclude each other; set scaling.min_replicas")
         return self

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
-from rolecast.config import read_json_config
 from rolecast.errors import InputError, RolecastError
-from rolecast.stages.run import create, open_run
+
+if TYPE_CHECKING:
+    from rolecast.stages.run import Run
 
 P = ParamSpec("P")
 
@@ -31,10 +34,18 @@ def _step(stage: Callable[P, str]) -> Callable[P, str]:
     return run
 
 
+def _open(run: str) -> Run:
+    from rolecast.stages.run import open_run
+
+    return open_run(Path(run))
+
+
 @_step
 def prepare(run: str, config: str) -> str:
     """Creates the run with its world and index."""
+    from rolecast.config import read_json_config
     from rolecast.stages.index import index
+    from rolecast.stages.run import create
     from rolecast.stages.world import world
 
     opened = create(Path(run), read_json_config(config))
@@ -44,27 +55,75 @@ def prepare(run: str, config: str) -> str:
 
 
 @_step
-def train(run: str, stage: str) -> str:
-    from rolecast.stages.rl import rl
-    from rolecast.stages.sft import sft
+def train(run: str, stage: str, launcher: str = "local", job: str = "{}", notes: str | None = None) -> str:
+    """Trains in this process, or launches a job and waits for it.
 
-    stages = {"sft": sft, "rl": rl}
-    if stage not in stages:
-        raise InputError(f"no training stage {stage!r}; there are {', '.join(stages)}")
-    stages[stage](open_run(Path(run)))
+    `job`: JSON of a `TrainingJobSpec` without run and stage. `notes`: where to write what happened, as Markdown. A step that
+    launches a job needs neither torch nor the run's files.
+    """
+    if stage not in ("sft", "rl"):
+        raise InputError(f"no training stage {stage!r}; there are sft, rl")
+    settings = _job_settings(job)
+    if launcher == "local" and settings.get("procs_per_node", 1) == 1 and not settings.get("zero_stage"):
+        text = _train_here(run, stage)
+    else:
+        text = _launch(run, stage, launcher, settings, notes)
+    _note(notes, text)
     return run
 
 
+def _train_here(run: str, stage: str) -> str:
+    from rolecast.stages.rl import rl
+    from rolecast.stages.sft import sft
+
+    start = time.monotonic()
+    {"sft": sft, "rl": rl}[stage](_open(run))
+    return f"# Stage {stage} of {run}\n\nTrained in this step, in {time.monotonic() - start:.0f} s.\n"
+
+
+def _launch(run: str, stage: str, launcher: str, settings: dict[str, Any], notes: str | None) -> str:
+    from rolecast.launching.failure import JobFailed
+    from rolecast.launching.launcher import make_launcher
+    from rolecast.launching.spec import read_spec
+
+    here = {"namespace": os.environ["ROLECAST_NAMESPACE"]} if os.environ.get("ROLECAST_NAMESPACE") else {}
+    local = {"image": "none"} if launcher == "local" else {}
+    spec = read_spec({**local, **here, **settings, "run": run, "stage": stage}, "job")
+    try:
+        return make_launcher(launcher).run(spec).report()
+    except JobFailed as failure:
+        _note(notes, failure.report)
+        print(failure.report, file=sys.stderr, flush=True)  # artifacts of a step that fails may not be kept
+        raise
+
+
+def _job_settings(job: str) -> dict[str, Any]:
+    try:
+        settings = json.loads(job)
+    except ValueError as error:
+        raise InputError(f"job is not JSON: {error}") from None
+    if not isinstance(settings, dict) or {"run", "stage"} & set(settings):
+        raise InputError("job is a JSON object with keys of a training job's spec, without run and stage, which the pipeline sets")
+    return settings
+
+
+def _note(notes: str | None, text: str) -> None:
+    if notes is not None:
+        Path(notes).write_text(text)
+
+
 @_step
-def evaluate(run: str, stage: str, metrics: Any = None) -> str:
-    """`metrics`: a KFP Metrics artifact. Returns the evaluation's folder, whose result.json holds everything."""
+def evaluate(run: str, stage: str, metrics: Any = None, result: str | None = None) -> str:
+    """`metrics`: a KFP Metrics artifact; `result`: where to copy all figures as JSON. Returns the evaluation's folder."""
     from rolecast.stages.evaluate import evaluate as evaluate_stage
 
-    folder = evaluate_stage(open_run(Path(run)), stage)
+    folder = evaluate_stage(_open(run), stage)
     if metrics is not None:
-        result = json.loads((folder / "result.json").read_text())
+        figures = json.loads((folder / "result.json").read_text())
         for name in ("em", "f1", "n"):
-            metrics.log_metric(name, result[name])
+            metrics.log_metric(name, figures[name])
+    if result is not None:
+        shutil.copy(folder / "result.json", result)
     return str(folder)
 
 
@@ -73,7 +132,7 @@ def report(run: str, page: str | None = None) -> str:
     """`page`: where to copy the HTML report, for a UI that shows it."""
     from rolecast.stages.report import report as write_report
 
-    summary = write_report(open_run(Path(run)))
+    summary = write_report(_open(run))
     if page is not None:
         shutil.copy(summary.with_name("report.html"), page)
     return str(summary)
