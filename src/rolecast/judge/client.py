@@ -20,7 +20,7 @@ class HttpJudge:
     """
 
     def __init__(self, url: str, *, timeout: float = 120.0, patience: float = 240.0) -> None:
-        self._client = JsonClient("judge", url, timeout=timeout, patience=patience)
+        self._client = JsonClient("judge", url, timeout=timeout, patience=patience, concurrency=64)
 
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
         data = await self._client.post("/v1/judge", judge_request(kind, inputs))

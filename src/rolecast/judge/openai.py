@@ -6,7 +6,6 @@ unscored, with the reason. So is a request that fails: a made-up score would tra
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -35,10 +34,10 @@ class OpenAIJudge:
     ) -> None:  # fmt: skip
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = JsonClient(
-            "judge model", url, timeout=timeout, patience=patience, headers=headers, variable="ROLECAST_JUDGE_OPENAI_URL"
-        )
+            "judge model", url, timeout=timeout, patience=patience, headers=headers, variable="ROLECAST_JUDGE_OPENAI_URL",
+            concurrency=concurrency,
+        )  # fmt: skip
         self._model, self._max_tokens, self._api_key = model, max_tokens, api_key
-        self._slots = asyncio.Semaphore(concurrency)
 
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
         template = _template(kind)
@@ -49,11 +48,10 @@ class OpenAIJudge:
         except UndefinedError as error:
             raise InputError(f"the judge prompt of {kind!r} needs more inputs: {error}") from None
         body = {"model": self._model, "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": self._max_tokens}
-        async with self._slots:
-            try:
-                reply = await self._client.post("/chat/completions", body)
-            except RolecastError as error:
-                return Verdict(None, self._without_key(str(error)))
+        try:
+            reply = await self._client.post("/chat/completions", body)
+        except RolecastError as error:
+            return Verdict(None, self._without_key(str(error)))
         return self._read(kind, reply)
 
     def _read(self, kind: str, reply: Any) -> Verdict:

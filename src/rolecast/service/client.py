@@ -26,6 +26,7 @@ class JsonClient:
 
     def __init__(
         self, name: str, url: str, *, timeout: float = 30.0, patience: float = 120.0, headers: dict[str, str] | None = None, variable: str = "",
+        concurrency: int = 16,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.variable = variable or f"ROLECAST_{name.upper()}_URL"
@@ -33,7 +34,7 @@ class JsonClient:
             raise InputError(f"the {name}'s address {url!r} is no http(s) URL; mend {self.variable}")
         self.name, self.url = name, url.rstrip("/")
         self._timeout, self._patience, self._headers = timeout, patience, headers or {}
-        self._sleep, self._clock = sleep, clock
+        self._sleep, self._clock, self._concurrency = sleep, clock, concurrency
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._down = False
@@ -65,7 +66,9 @@ class JsonClient:
         """The reply, and why to try again, if there is a reason."""
         headers = {"x-request-id": REQUEST_ID.get()} if REQUEST_ID.get() else None
         try:
-            reply = await self._connected().request(method, self.url + path, json=body, headers=headers)
+            client, slots = self._connected()
+            async with slots:
+                reply = await client.request(method, self.url + path, json=body, headers=headers)
         except httpx.TransportError as error:
             return None, f"{type(error).__name__} {error}".strip()
         if reply.status_code >= 500 or reply.status_code == 429:
@@ -83,14 +86,17 @@ class JsonClient:
         except ValueError:
             raise RolecastError(f"{self.url} answered {method} {path} without JSON; is it the {self.name}?") from None
 
-    def _connected(self) -> httpx.AsyncClient:
-        """Connections belong to an event loop, and a stage may run several, one after the other."""
+    def _connected(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
+        """Connections belong to an event loop, and a stage may run several, one after the other.
+
+        Requests wait for a slot here, not in the pool: its bookkeeping grows with the square of what waits in it.
+        """
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             timeout = httpx.Timeout(self._timeout, connect=5.0, pool=None)
-            self._client = httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=64), headers=self._headers)
+            self._client, self._slots = httpx.AsyncClient(timeout=timeout, headers=self._headers), asyncio.Semaphore(self._concurrency)
             self._loop = loop
-        return self._client
+        return self._client, self._slots
 
     async def close(self) -> None:
         if self._client is not None and self._loop is asyncio.get_running_loop():
