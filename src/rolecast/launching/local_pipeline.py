@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rolecast.config import RunConfig
 from rolecast.errors import InputError, RolecastError
-from rolecast.stages.run import PARENT, create
+
+if TYPE_CHECKING:
+    from rolecast.config import RunConfig
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +22,8 @@ def run_local(path: Path, config: RunConfig) -> None:
     except ImportError:
         raise InputError("kfp is not installed; pip install 'rolecast[local]'") from None
     from rolecast_pipelines.sft_rl_eval import sft_rl_eval
+
+    from rolecast.stages.run import PARENT, create
 
     create(path, config)  # a folder with another run is refused here, in one line, not inside a step
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(path / ".kfp"), raise_on_error=True)

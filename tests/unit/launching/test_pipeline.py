@@ -1,0 +1,181 @@
+"""The compiled pipeline against its golden file and the rules for pipelines, and the step that launches a job."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cluster_stage import Stage, terminated
+from fake_api import FakeApi
+from test_manifests import check_golden, mappings
+
+from rolecast.launching.kubernetes import KubernetesLauncher
+from rolecast.launching.local_pipeline import compile_pipeline
+from rolecast.stages import tasks
+
+JOB = json.dumps(
+    {"image": "rolecast-learner:test", "deadlines": {"queued": 300, "pending": 100, "running": 200}, "backoff": {"retries": 0}}
+)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = tmp_path_factory.mktemp("pipeline") / "pipeline.yaml"
+    compile_pipeline(out)
+    return out.read_text()
+
+
+@pytest.fixture(scope="module")
+def pipeline(text: str) -> dict[str, Any]:
+    return next(yaml.safe_load_all(text))
+
+
+@pytest.fixture(scope="module")
+def platform(text: str) -> dict[str, Any]:
+    executors: dict[str, Any] = list(yaml.safe_load_all(text))[1]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    return executors
+
+
+def test_the_compiled_pipeline_equals_the_golden_file(text: str) -> None:
+    check_golden("pipeline", text)
+
+
+def test_compiling_in_another_process_gives_the_same_bytes(text: str, tmp_path: Path) -> None:
+    code = f"from pathlib import Path; from rolecast.launching.local_pipeline import compile_pipeline; compile_pipeline(Path({str(tmp_path / 'p.yaml')!r}))"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env={"PYTHONHASHSEED": "7", "PATH": "/usr/bin:/bin"})
+    assert (tmp_path / "p.yaml").read_text() == text
+
+
+def test_k22_no_step_installs_anything(text: str) -> None:
+    assert "pip install" not in text
+
+
+def test_k23_no_step_is_cached(pipeline: dict[str, Any]) -> None:
+    assert not [name for name, task in pipeline["root"]["dag"]["tasks"].items() if task["cachingOptions"].get("enableCache")]
+
+
+def test_k24_secrets_come_by_reference_and_only_so(pipeline: dict[str, Any], platform: dict[str, Any]) -> None:
+    assert set(platform) == set(pipeline["deploymentSpec"]["executors"])
+    for step in platform.values():
+        (secret,) = step["secretAsEnv"]
+        assert secret["secretNameParameter"] == {"componentInputParameter": "s3_secret"}
+        assert {pair["envVar"] for pair in secret["keyToEnv"]} == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+    assert not [place for place in mappings(pipeline) if "AWS" in json.dumps(place.get("env", ""))]
+
+
+def test_k25_the_tasks_are_few(pipeline: dict[str, Any]) -> None:
+    assert len(pipeline["root"]["dag"]["tasks"]) == 6
+
+
+def test_k26_k27_figures_are_json_too_and_notes_and_report_can_be_read(pipeline: dict[str, Any]) -> None:
+    artifacts = {
+        (component, name, output["artifactType"]["schemaTitle"])
+        for component, part in pipeline["components"].items()
+        for name, output in part.get("outputDefinitions", {}).get("artifacts", {}).items()
+    }
+    assert {
+        ("comp-evaluate", "metrics", "system.Metrics"), ("comp-evaluate", "result", "system.Artifact"),
+        ("comp-train", "notes", "system.Markdown"), ("comp-report", "page", "system.HTML"),
+    } <= artifacts  # fmt: skip
+
+
+def test_a_launching_step_knows_its_pod(platform: dict[str, Any]) -> None:
+    for name in ("exec-train", "exec-train-2"):
+        assert {field["name"]: field["fieldPath"] for field in platform[name]["fieldPathAsEnv"]} == {
+            "ROLECAST_POD_NAME": "metadata.name", "ROLECAST_POD_UID": "metadata.uid", "ROLECAST_NAMESPACE": "metadata.namespace",
+        }  # fmt: skip
+
+
+@pytest.fixture
+def stage(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    stage = Stage(api)
+    monkeypatch.setattr("rolecast.launching.launcher.make_launcher", lambda name: KubernetesLauncher(*only(stage, name)))
+    return stage
+
+
+def only(stage: Stage, name: str) -> tuple[Any, ...]:
+    assert name == "pytorchjob"
+    return stage.launcher._cluster, stage.kind, stage.said.append, stage.clock, stage.clock.sleep
+
+
+def test_a_step_launches_its_stage_and_waits(stage: Stage, tmp_path: Path) -> None:
+    stage.then(stage.pod("Running"))
+    stage.then(stage.condition("Succeeded"))
+    assert tasks.train(stage.spec.run, "sft", "pytorchjob", JOB, str(tmp_path / "notes.md")) == stage.spec.run
+    assert (tmp_path / "notes.md").read_text().startswith(f"# Job {stage.spec.job_name} succeeded")
+
+
+def test_a_step_whose_job_fails_exits_non_zero_and_leaves_a_report(
+    stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.then(stage.pod("Failed", **terminated(137, "OOMKilled")), stage.condition("Failed"))
+    with pytest.raises(SystemExit) as caught:
+        tasks.train(stage.spec.run, "sft", "pytorchjob", JOB, str(tmp_path / "notes.md"))
+    assert caught.value.code == 1
+    assert "| 137 | OOMKilled |" in (tmp_path / "notes.md").read_text()
+    assert "OOMKilled" in capsys.readouterr().err
+
+
+def test_a_step_launches_in_its_own_namespace_unless_the_job_names_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLECAST_NAMESPACE", "profile-a")
+    for job in (JOB, json.dumps({**json.loads(JOB), "namespace": "training", "name": "other"})):
+        stage.then(
+            lambda: [
+                item.update(status=SUCCEEDED) or stage.api.put("pytorchjobs", item) for item in stage.api.objects["pytorchjobs"].values()
+            ]
+        )
+        tasks.train(stage.spec.run, "sft", "pytorchjob", job)
+    assert [item["metadata"]["namespace"] for item in stage.api.objects["pytorchjobs"].values()] == ["profile-a", "training"]
+
+
+SUCCEEDED = {"conditions": [{"type": "Succeeded", "status": "True"}]}
+
+
+@pytest.mark.parametrize(
+    ("stage_name", "launcher", "job", "message"),
+    [
+        ("eval", "local", "{}", "no training stage 'eval'"),
+        ("sft", "slurm", "{}", "job: image: Field required"),
+        ("sft", "slurm", JOB, "no launcher 'slurm'; there are local, pytorchjob, trainjob"),
+        ("sft", "pytorchjob", "[]", "a JSON object"),
+        ("sft", "pytorchjob", "{", "not JSON"),
+        ("sft", "pytorchjob", '{"run": "s3://a"}', "which the pipeline sets"),
+        ("sft", "pytorchjob", '{"image": "x", "gpu": 1}', "job: gpu"),
+    ],
+)
+def test_bad_input_of_a_step_is_one_line(
+    stage_name: str, launcher: str, job: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        tasks.train("s3://store/runs/a", stage_name, launcher, job)
+    assert caught.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_a_step_that_launches_needs_no_torch() -> None:
+    code = """
+        import sys
+        sys.modules["torch"] = sys.modules["transformers"] = None
+        import rolecast.stages.tasks, rolecast.launching.kubernetes, rolecast.launching.render, rolecast.launching.submit
+    """
+    subprocess.run([sys.executable, "-c", "\n".join(line.strip() for line in code.splitlines())], check=True)
+
+
+@pytest.mark.parametrize("job", [{"procs_per_node": 2}, {"zero_stage": 2}])
+def test_local_jobs_of_several_processes_or_with_deepspeed_run_under_torchrun(job: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[Any] = []
+
+    class Recorder:
+        def run(self, spec: Any) -> Any:
+            launched.append(spec)
+            return type("Outcome", (), {"report": lambda self: ""})()
+
+    monkeypatch.setattr("rolecast.launching.launcher.make_launcher", lambda name: Recorder())
+    tasks.train("/runs/a", "sft", "local", json.dumps(job))
+    assert (launched[0].procs_per_node, launched[0].zero_stage) == (job.get("procs_per_node", 1), job.get("zero_stage", 0))
