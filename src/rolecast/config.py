@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rolecast.errors import InputError
-from rolecast.learner.optimizer import OptimizerConfig
+from rolecast.learner.settings import BackendConfig, OptimizerConfig
 from rolecast.methods.decor import DecorConfig
 from rolecast.methods.registry import AnyMethodConfig
 from rolecast.teachers.base import TeacherErrors
@@ -123,6 +123,8 @@ class RlConfig(Closed):
     dev: int = Field(120, ge=1)  # questions of an in-loop evaluation
     checkpoint_every: int = Field(10, ge=1)
     keep: int = Field(2, ge=1)
+    lease_seconds: float = Field(60.0, gt=0)  # a worker that is silent for so long loses its groups to another one
+    lease_tries: int = Field(3, ge=1)  # leases of a group before it is abandoned
     guard: GuardConfig = GuardConfig()
     traces: int = Field(2, ge=0)  # episodes kept for the report at every evaluation
 
@@ -143,6 +145,8 @@ class RunConfig(Closed):
     data: DataConfig = DataConfig()
     retriever: RetrieverConfig = RetrieverConfig()
     engine: EngineConfig = EngineConfig()
+    learner: BackendConfig = BackendConfig()
+    rollouts: Literal["local", "workers"] = "local"  # in the learner's process, or by rollout services
     sft: SftConfig = SftConfig()
     rl: RlConfig = RlConfig()
     eval: EvalConfig = EvalConfig()

@@ -17,6 +17,12 @@ class InputError(RolecastError):
     exit_code = 2
 
 
+class Interrupted(RolecastError):
+    """The process was told to end (SIGTERM). What was trained so far is saved; the same command goes on."""
+
+    exit_code = 143
+
+
 class ArtifactError(RolecastError):
     """A committed artifact is missing, incomplete or does not match its manifest."""
 

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from rolecast.cli import data, demo, deploy, doctor, judge, pipeline, retriever, runs, serving
+from rolecast.cli import data, demo, deploy, doctor, judge, pipeline, retriever, rollout, runs, serving
 from rolecast.errors import RolecastError
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -19,6 +19,7 @@ app.add_typer(deploy.app, name="deploy")
 app.add_typer(serving.app, name="agent")
 app.add_typer(retriever.app, name="retriever")
 app.add_typer(judge.app, name="judge")
+app.add_typer(rollout.app, name="rollout")
 app.command("sft")(runs.sft)
 app.command("rl")(runs.rl)
 app.command("eval")(runs.evaluate)

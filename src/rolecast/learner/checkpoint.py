@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rolecast.errors import ArtifactError
+from rolecast.learner.backends import Weights
 from rolecast.learner.learner import Learner
+from rolecast.learner.ranks import Ranks
 from rolecast.store.artifact import verify, writing
 
 KIND = "checkpoint"
@@ -35,19 +37,32 @@ class Checkpoint:
 
     def restore(self, learner: Learner) -> None:
         """Loads optimizer state; the policy's weights are loaded by whoever made the model from `self.model`."""
-        learner.load_state_dict(torch.load(self.path / "learner.pt", weights_only=True))
+        learner.load(self.path)
 
 
 def save(folder: Path, step: int, learner: Learner, tokenizer: PreTrainedTokenizerBase, progress: Mapping[str, Any], keep: int) -> Path:
-    """Writes `folder/step-NNNNNN` and deletes all but the newest `keep` checkpoints."""
+    """Writes `folder/step-NNNNNN` and deletes all but the newest `keep` checkpoints. Every rank calls it and writes its part."""
     path = folder / f"step-{step:06d}"
-    with writing(path, KIND, {"step": step}) as partial:
-        save_model(learner.policy.model, tokenizer, partial / "model")
-        torch.save(learner.state_dict(), partial / "learner.pt")
-        (partial / "progress.json").write_text(json.dumps(dict(progress)))
-    for old in _paths(folder)[:-keep]:
-        shutil.rmtree(old)
+    weights = learner.backend.weights()
+    with writing_together(path, KIND, {"step": step, "world": learner.ranks.world}, learner.ranks) as partial:
+        learner.save(partial)
+        if learner.ranks.first:
+            save_model(learner.policy.model, tokenizer, partial / "model", weights)
+            (partial / "progress.json").write_text(json.dumps(dict(progress)))
+    if learner.ranks.first:
+        for old in _paths(folder)[:-keep]:
+            shutil.rmtree(old)
     return path
+
+
+@contextmanager
+def writing_together(path: Path, kind: str, provenance: Mapping[str, Any], ranks: Ranks) -> Iterator[Path]:
+    """As `store.artifact.writing`, for all ranks of one node: the manifest is written when every rank has written its files."""
+    with ExitStack() as stack:
+        made = stack.enter_context(writing(path, kind, provenance)) if ranks.first else None
+        yield ranks.agree(made)
+        ranks.barrier()
+    ranks.barrier()
 
 
 def newest(folder: Path) -> Checkpoint | None:
@@ -58,12 +73,22 @@ def newest(folder: Path) -> Checkpoint | None:
         except ArtifactError as error:
             log.warning("falling back to the checkpoint before: %s", error)
             continue
-        return Checkpoint(path, int(path.name.removeprefix("step-")), json.loads((path / "progress.json").read_text()))
+        return read(path)
     return None
 
 
-def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
-    model.save_pretrained(path)
+def all_of(folder: Path) -> list[Checkpoint]:
+    return [read(path) for path in _paths(folder)]
+
+
+def read(path: Path) -> Checkpoint:
+    return Checkpoint(path, int(path.name.removeprefix("step-")), json.loads((path / "progress.json").read_text()))
+
+
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path, weights: Weights | None = None) -> None:
+    """`weights`: of the module that holds the model (`backend.weights()`), for a model whose own are sharded."""
+    own = {name.removeprefix("model."): tensor for name, tensor in weights.items() if name.startswith("model.")} if weights else None
+    model.save_pretrained(path, state_dict=own)
     tokenizer.save_pretrained(path)
 
 

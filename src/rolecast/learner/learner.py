@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from rolecast import losses
+from rolecast.credit import Floats
 from rolecast.errors import EmptyUpdateError, RatioGateError
+from rolecast.learner.backends import Backend, make_backend
 from rolecast.learner.batch import Padded, TokenBatch, microbatches, minibatches, weighted
 from rolecast.learner.model import Critic, Policy, evaluate_tokens
-from rolecast.learner.optimizer import Optimizer, OptimizerConfig
+from rolecast.learner.ranks import ALONE, Ranks
+from rolecast.learner.settings import PLAIN, BackendConfig, OptimizerConfig
 from rolecast.seeding import stream
 from rolecast.types import Objective
 
@@ -28,25 +33,34 @@ class Learner:
 
     objective: Objective
     policy: Policy
-    optimizer: Optimizer
+    backend: Backend
     seed: int
     max_tokens: int = 8192  # padded tokens of a micro-batch
     gate: float = 1e-4  # largest |ratio − 1| on the first on-policy minibatch
     importance_cap: float = 2.0
     reference: Policy | None = None
     critic: Critic | None = None
-    critic_optimizer: Optimizer | None = None
+    critic_backend: Backend | None = None
+    ranks: Ranks = ALONE
     updates: int = 0
 
     def score(self, batch: TokenBatch) -> TokenBatch:
         """Fills `old_logprob`, `ref_logprob` and `value` with the models as they are before the update."""
-        chunks = microbatches(batch, self.max_tokens)
-        batch = replace(batch, old_logprob=evaluate_tokens(self.policy, batch, chunks))
+        batch = replace(batch, old_logprob=self._evaluate(self.backend.forward, batch))
         if self.reference is not None:
-            batch = replace(batch, ref_logprob=evaluate_tokens(self.reference, batch, chunks))
-        if self.critic is not None:
-            batch = replace(batch, value=evaluate_tokens(self.critic, batch, chunks))
+            batch = replace(batch, ref_logprob=self._evaluate(self.reference, batch))
+        if self.critic_backend is not None:
+            batch = replace(batch, value=self._evaluate(self.critic_backend.forward, batch))
         return batch
+
+    def _evaluate(self, forward: Callable[[Padded], Any], batch: TokenBatch) -> Floats:
+        """Each rank runs its share of the micro-batches; every rank gets all numbers."""
+        chunks = self.ranks.share(microbatches(batch, self.max_tokens))
+        return self.ranks.sum(evaluate_tokens(forward, batch, chunks, self.device))
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.policy.parameters()).device
 
     def sampler_mismatch(self, batch: TokenBatch) -> float:
         """The largest |π_old / π_sampler − 1| over trained tokens of a scored, on-policy batch."""
@@ -78,28 +92,31 @@ class Learner:
             for rows in minibatches(batch, self.objective.minibatches, order):
                 part = batch.select(rows)
                 self._minibatch(weighted(part, self.objective, rollouts_of or {}), tally)
-        return {name: sum(v * w for v, w in pairs) / max(sum(w for _, w in pairs), 1e-12) for name, pairs in tally.items()}
+        return _mean(self.ranks.gather(dict(tally)))
 
     def _minibatch(self, batch: TokenBatch, tally: dict[str, list[tuple[float, float]]]) -> None:
-        device = next(self.policy.parameters()).device
         total = 0.0
-        for rows in microbatches(batch, self.max_tokens):
-            padded = Padded.of(batch, rows, device)
-            loss = self._policy_loss(batch, padded, tally)
-            loss.backward()  # type: ignore[no-untyped-call]
+        shares = self.ranks.share(microbatches(batch, self.max_tokens))
+        for place, (rows, counts) in enumerate(shares):
+            last = place == len(shares) - 1
+            padded = Padded.of(batch, rows, self.device)
+            # A rank without a micro-batch of its own runs along with weight 0: every rank takes as many passes.
+            told = tally if counts else defaultdict(list)
+            loss = self._policy_loss(batch, padded, told) * counts
+            self.backend.backward(loss, last)
             total += loss.item()
-            if self.critic is not None:
-                self._value_loss(batch, padded, tally).backward()  # type: ignore[no-untyped-call]
-        tally["loss"].append((total, 1.0))
-        tally["grad_norm"].append((self.optimizer.step(self.updates), 1.0))
-        tally["lr"].append((self.optimizer.rate(self.updates), 1.0))
-        if self.critic_optimizer is not None:
-            tally["critic/grad_norm"].append((self.critic_optimizer.step(self.updates), 1.0))
+            if self.critic_backend is not None:
+                self.critic_backend.backward(self._value_loss(batch, padded, told) * counts, last)
+        tally["loss"].append((total * self.ranks.world, 1.0))  # the mean over ranks is the sum of their shares
+        tally["grad_norm"].append((self.backend.step(self.updates), 1.0))
+        tally["lr"].append((self.backend.rate(self.updates), 1.0))
+        if self.critic_backend is not None:
+            tally["critic/grad_norm"].append((self.critic_backend.step(self.updates), 1.0))
         self.updates += 1
 
     def _policy_loss(self, batch: TokenBatch, padded: Padded, tally: dict[str, list[tuple[float, float]]]) -> torch.Tensor:
         o = self.objective
-        logprob, entropy = self.policy(padded)
+        logprob, entropy = self.backend.forward(padded)
         column = _columns(batch, padded, logprob.device)
         tags = batch.tag[padded.flat]
         _tally_by_tag(tally, batch.tags, tags, "entropy", entropy)
@@ -125,8 +142,8 @@ class Learner:
         return loss
 
     def _value_loss(self, batch: TokenBatch, padded: Padded, tally: dict[str, list[tuple[float, float]]]) -> torch.Tensor:
-        assert self.critic is not None
-        predicted = self.critic(padded)
+        assert self.critic_backend is not None
+        predicted = self.critic_backend.forward(padded)
         column = _columns(batch, padded, predicted.device)
         surrogate = losses.value(predicted, column("value"), column("target"), VALUE_CLIP)
         n = float(len(predicted))
@@ -134,21 +151,30 @@ class Learner:
         tally["critic/explained_variance"].append((losses.explained_variance(predicted.detach(), column("target")), n))
         return (column("weight") * surrogate.loss).sum()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything but the weights of the policy's language model, which a checkpoint stores in Hugging Face form."""
-        return {
-            "updates": self.updates,
-            "optimizer": self.optimizer.state_dict(),
-            "critic": self.critic.state_dict() if self.critic else None,
-            "critic_optimizer": self.critic_optimizer.state_dict() if self.critic_optimizer else None,
-        }
+    def save(self, folder: Path) -> None:
+        """Everything but the policy's weights, which a checkpoint stores in Hugging Face form. Every rank calls it."""
+        self.backend.save(folder / "policy")
+        if self.critic is not None and self.critic_backend is not None:
+            self.critic_backend.save(folder / "critic")
+            weights = self.critic_backend.weights()
+            if self.ranks.first:
+                torch.save(weights, folder / "critic.pt")
+        if self.ranks.first:
+            (folder / "updates.json").write_text(json.dumps(self.updates))
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.updates = state["updates"]
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.critic is not None and self.critic_optimizer is not None:
-            self.critic.load_state_dict(state["critic"])
-            self.critic_optimizer.load_state_dict(state["critic_optimizer"])
+    def load(self, folder: Path) -> None:
+        self.updates = json.loads((folder / "updates.json").read_text())
+        self.backend.load(folder / "policy")
+        if self.critic_backend is not None:
+            self.critic_backend.load_weights(torch.load(folder / "critic.pt", weights_only=True))
+            self.critic_backend.load(folder / "critic")
+
+
+def _mean(tallies: Sequence[Mapping[str, Sequence[tuple[float, float]]]]) -> Metrics:
+    """Weighted means over all ranks."""
+    names = dict.fromkeys(name for tally in tallies for name in tally)
+    pairs = {name: [pair for tally in tallies for pair in tally.get(name, ())] for name in names}
+    return {name: sum(v * w for v, w in numbers) / max(sum(w for _, w in numbers), 1e-12) for name, numbers in pairs.items()}
 
 
 def _columns(batch: TokenBatch, padded: Padded, device: torch.device) -> Callable[[str], torch.Tensor]:
@@ -172,11 +198,12 @@ def _tally_by_tag(
 
 def make_learner(
     objective: Objective, policy: Policy, config: OptimizerConfig, updates: int, seed: int, *, max_tokens: int = 8192,
-    reference: Policy | None = None, critic: Critic | None = None, gate: float = 1e-4,
+    reference: Policy | None = None, critic: Critic | None = None, gate: float = 1e-4, ranks: Ranks = ALONE,
+    backend: BackendConfig = PLAIN,
 ) -> Learner:  # fmt: skip
     """`updates`: optimizer steps that the run will take at most; the schedule's length."""
-    critic_optimizer = Optimizer(critic, config, objective.critic_lr, updates) if critic else None
     return Learner(
-        objective, policy, Optimizer(policy, config, objective.lr, updates), seed, max_tokens=max_tokens, gate=gate,
-        reference=reference, critic=critic, critic_optimizer=critic_optimizer,
+        objective, policy, make_backend(policy, backend, config, objective.lr, updates, ranks), seed, max_tokens=max_tokens, gate=gate,
+        reference=reference, critic=critic, ranks=ranks,
+        critic_backend=make_backend(critic, backend, config, objective.critic_lr, updates, ranks) if critic else None,
     )  # fmt: skip

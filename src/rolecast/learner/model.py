@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -56,13 +56,18 @@ def _hidden(model: PreTrainedModel, rows: Padded) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate_tokens(module: Policy | Critic, batch: TokenBatch, chunks: Sequence[Sequence[int]]) -> Floats:
-    """The module's number for every trained token, at its place in the flat batch; 0 elsewhere."""
-    device = next(module.parameters()).device
+def evaluate_tokens(
+    forward: Callable[[Padded], Tensor | tuple[Tensor, Tensor]],
+    batch: TokenBatch,
+    chunks: Sequence[tuple[Sequence[int], bool]],
+    device: torch.device,
+) -> Floats:
+    """One number for every trained token of the chunks that count, at its place in the flat batch; 0 elsewhere."""
     result = np.zeros(len(batch.ids))
-    for rows in chunks:
+    for rows, counts in chunks:
         padded = Padded.of(batch, rows, device)
-        output = module(padded)
+        output = forward(padded)
         numbers = output[0] if isinstance(output, tuple) else output
-        result[padded.flat] = numbers.double().cpu().numpy()
+        if counts:
+            result[padded.flat] = numbers.double().cpu().numpy()
     return result

@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 
 from rolecast.learner.muon import Muon
-
-
-class OptimizerConfig(BaseModel):
-    """`muon` trains matrices of hidden layers with Muon and the rest with AdamW, at `rest` times the rate."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: Literal["adamw", "muon"] = "adamw"
-    momentum: float = Field(0.9, ge=0, lt=1)  # of Muon
-    rest: float = Field(0.5, gt=0)
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, gt=0)
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
-    warmup: int = Field(0, ge=0)  # steps
-    decay_from: float = Field(0.0, ge=0, le=1)  # share of the steps after which the decay begins
-    floor: float = Field(0.0, ge=0, le=1)  # the last step's share of the peak rate
+from rolecast.learner.settings import OptimizerConfig
 
 
 class Optimizer:
@@ -39,10 +22,10 @@ class Optimizer:
         hidden = [p for name, p in module.named_parameters() if config.name == "muon" and p.ndim == 2 and ".layers." in name]
         rest = [p for p in self.parameters if not any(p is h for h in hidden)]
         rate = lr * config.rest if hidden else lr
-        self._parts: list[torch.optim.Optimizer] = [torch.optim.AdamW(rest, lr=rate, betas=config.betas, weight_decay=config.weight_decay)]
+        self.parts: list[torch.optim.Optimizer] = [_elementwise(rest, rate, config)]
         if hidden:
-            self._parts.append(Muon(hidden, lr, config.momentum))
-        self._peaks = [part.param_groups[0]["lr"] for part in self._parts]
+            self.parts.append(Muon(hidden, lr, config.momentum))
+        self._peaks = [part.param_groups[0]["lr"] for part in self.parts]
 
     def rate(self, step: int) -> float:
         """Learning rate of the update with this number, counted from 0."""
@@ -63,7 +46,7 @@ class Optimizer:
     def step(self, number: int) -> float:
         """Clips, applies and clears the gradients; returns their norm before clipping."""
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self._config.max_grad_norm))
-        for part, peak in zip(self._parts, self._peaks, strict=True):
+        for part, peak in zip(self.parts, self._peaks, strict=True):
             for group in part.param_groups:
                 group["lr"] = peak * self._share(number)
             part.step()
@@ -72,12 +55,18 @@ class Optimizer:
 
     def reset(self) -> None:
         """Forgets moments, after weights were put back."""
-        for part in self._parts:
+        for part in self.parts:
             part.state.clear()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        return [part.state_dict() for part in self._parts]
+        return [part.state_dict() for part in self.parts]
 
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        for part, state in zip(self._parts, states, strict=True):
+        for part, state in zip(self.parts, states, strict=True):
             part.load_state_dict(state)
+
+
+def _elementwise(parameters: list[torch.nn.Parameter], lr: float, config: OptimizerConfig) -> torch.optim.Optimizer:
+    if config.name == "sgd":
+        return torch.optim.SGD(parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay)
+    return torch.optim.AdamW(parameters, lr=lr, betas=config.betas, weight_decay=config.weight_decay)

@@ -6,6 +6,7 @@ template is given the fields that its role `sees` and nothing else, so a role ca
 
 from __future__ import annotations
 
+import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -54,6 +55,11 @@ class Method(ABC):
         env.snapshot(state)
         return await env.open(role, self.messages(role, state)).act(parse)
 
+    def prompts_fingerprint(self) -> str:
+        """Hash of every role's template: two sides with one fingerprint ask alike."""
+        sources = [_source(self.name, role, self.config.prompts) for role in sorted(self.roles)]
+        return hashlib.sha256("\x1f".join(sources).encode()).hexdigest()[:16]
+
     @abstractmethod
     async def rollout(self, question: Question, env: Env) -> str | None:
         """Plays one episode and returns the answer. Raises `EpisodeEnd` on a fault that ends it."""
@@ -80,10 +86,14 @@ def _sections(method: str, role: str, style: PromptStyle) -> tuple[tuple[str, Te
 
     The source is split before anything is rendered, so that no quoted text can open a message.
     """
-    source = files("rolecast.methods").joinpath("prompts", style, method, f"{role}.jinja").read_text()
+    source = _source(method, role, style)
     before, *parts = re.split(r"^\[(system|user)\]\n", source, flags=re.MULTILINE)
     if before or not parts:
         raise ValueError(f"prompt {style}/{method}/{role}.jinja: begin it with a line [system] or [user]")
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     contents = [environment.from_string(part.strip("\n") + "\n") for part in parts[1::2]]
     return tuple(zip(parts[::2], contents, strict=True))
+
+
+def _source(method: str, role: str, style: PromptStyle) -> str:
+    return files("rolecast.methods").joinpath("prompts", style, method, f"{role}.jinja").read_text()

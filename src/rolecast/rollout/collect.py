@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from rolecast.methods.base import Method
@@ -39,13 +39,15 @@ class Collector:
     max_context: int
     in_flight: int
     lockstep: bool
+    # One loop for all calls: clients of remote services keep their connections in it.
+    _loop: asyncio.Runner = field(default_factory=asyncio.Runner)
 
     def collect(
         self, episodes: Sequence[Episode], sampling: Sampling, phase: Phase, progress: Callable[[int], None] = lambda done: None
     ) -> list[Trajectory]:
         """Finished, scored trajectories in the order of `episodes`."""
         jobs = [self._job(episode, sampling, phase) for episode in episodes]
-        return asyncio.run(play(jobs, self.engine, self.in_flight, self.lockstep, progress))
+        return self._loop.run(play(jobs, self.engine, self.in_flight, self.lockstep, progress))
 
     def _job(self, episode: Episode, sampling: Sampling, phase: Phase) -> Callable[[], Awaitable[Trajectory]]:
         async def run() -> Trajectory:

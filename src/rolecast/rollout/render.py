@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from rolecast.errors import InputError
 from rolecast.types import Message
+
+if TYPE_CHECKING:  # methods are read where transformers is not installed
+    from transformers import PreTrainedTokenizerBase
 
 
 class Renderer:

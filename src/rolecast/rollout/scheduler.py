@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+_NAP = 0.0005  # seconds
 
 
 class Steppable(Protocol):
@@ -54,12 +55,15 @@ async def play(
     everything = asyncio.gather(*tasks)
     try:
         while not everything.done():
-            if lockstep:
-                if engine.waiting and engine.waiting == live:
-                    engine.drain()
-            elif engine.busy:
+            idle = False
+            if lockstep and engine.waiting and engine.waiting == live:
+                engine.drain()
+            elif not lockstep and engine.busy:
                 engine.step()
-            await asyncio.sleep(0)
+            else:
+                idle = True
+            # An idle engine leaves the processor to whoever the episodes wait for: a retriever or a judge.
+            await asyncio.sleep(_NAP if idle else 0)
         return await everything
     except BaseException:
         everything.cancel()

@@ -16,16 +16,17 @@ from rolecast.rollout.render import Renderer
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
 from rolecast.stages.team import load_model, load_questions, open_retriever, prepare_torch, require_model
-from rolecast.store.artifact import committed, writing
+from rolecast.store.artifact import writing
 from rolecast.types import Version
 
 
 def evaluate(run: Run, stage: str) -> Path:
     """Writes `run.evaluation(stage)`: result.json, predictions.jsonl and some traces. Does nothing if it is there."""
-    if not committed(run.evaluation(stage)):
+    if not run.has(run.evaluation(stage)):
         require_model(run, stage)
         with working(run, f"eval_{stage}"):
             _evaluate(run, stage)
+            run.publish(run.evaluation(stage))
     return run.evaluation(stage)
 
 

@@ -8,12 +8,11 @@ from rolecast.data.records import read_corpus
 from rolecast.errors import InputError
 from rolecast.retriever.index import build_index
 from rolecast.stages.run import Run, working
-from rolecast.store.artifact import committed
 
 
 def index(run: Run) -> Path:
     """Builds `run.index` from the run's corpus unless it is there."""
-    if not committed(run.index):
+    if not run.has(run.index):
         with working(run, "index"):
             c = run.config
             corpus = Path(c.data.corpus) if c.data.corpus else run.world / "corpus.jsonl"
@@ -22,4 +21,5 @@ def index(run: Run) -> Path:
             if wanted > len(passages):
                 raise InputError(f"{corpus}: method.k = {wanted} is larger than the corpus ({len(passages)} passages); lower method.k")
             build_index(passages, run.index, c.retriever.kind, c.retriever.encoder)
+            run.publish(run.index)
     return run.index

@@ -14,8 +14,11 @@ from rolecast.store.artifact import write_text
 
 
 class MetricsLog:
-    def __init__(self, folder: Path, after_step: int) -> None:
-        """Keeps rows up to and including `after_step`; −1 starts anew."""
+    def __init__(self, folder: Path, after_step: int, writes: bool = True) -> None:
+        """Keeps rows up to and including `after_step`; −1 starts anew. Of the ranks of a job one `writes`."""
+        self._writes = writes
+        if not writes:
+            return
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / "metrics.jsonl"
         kept = [row for row in read_metrics(folder) if row["step"] <= after_step]
@@ -23,6 +26,8 @@ class MetricsLog:
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=after_step + 1 if after_step >= 0 else None)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        if not self._writes:
+            return
         row = {"step": step, **{name: round(v, 6) if math.isfinite(v) else None for name, v in sorted(metrics.items())}}
         with self._file.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -30,7 +35,8 @@ class MetricsLog:
             self._board.add_scalar(name, value, step)
 
     def close(self) -> None:
-        self._board.close()
+        if self._writes:
+            self._board.close()
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

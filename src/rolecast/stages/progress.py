@@ -11,8 +11,9 @@ from typing import TextIO
 class Progress:
     """Call `update` as often as you like; it prints at most every `every` seconds when the output is no terminal."""
 
-    def __init__(self, label: str, total: int, start: int = 0, every: float = 10.0, out: TextIO | None = None) -> None:
+    def __init__(self, label: str, total: int, start: int = 0, every: float = 10.0, out: TextIO | None = None, shown: bool = True) -> None:
         self._label, self._total, self._start = label, total, start
+        self._shown = shown  # of the ranks of a job, the first one shows its progress
         self._out = out or sys.stderr
         self._terminal = self._out.isatty()
         self._every = 0.2 if self._terminal else every
@@ -20,6 +21,8 @@ class Progress:
 
     def update(self, done: int, metrics: Mapping[str, float] | None = None) -> None:
         now = time.monotonic()
+        if not self._shown:
+            return
         if done < self._total and now - self._printed < self._every:
             return
         self._printed = now

@@ -11,17 +11,15 @@ import numpy as np
 from rolecast.evaluation.report import render_report
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.run import Run, seconds
-from rolecast.store.artifact import committed, write_text
+from rolecast.store.artifact import write_text
 
 STAGES = ("sft", "rl")
 
 
 def report(run: Run) -> Path:
     """Writes both files from whatever stages the run has; returns the summary's path."""
-    results = {
-        stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in STAGES if committed(run.evaluation(stage))
-    }
-    curves = {stage: read_metrics(run.stage(stage)) for stage in STAGES}
+    results = {stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in STAGES if run.has(run.evaluation(stage))}
+    curves = {stage: read_metrics(run.recall(run.stage(stage) / "metrics.jsonl").parent) for stage in STAGES}
     summary: dict[str, Any] = {
         "method": run.config.method.name,
         "seed": run.config.seed,
@@ -34,6 +32,8 @@ def report(run: Run) -> Path:
     shown = {**summary, "title": run.config.name, "config": run.config.model_dump(mode="json")}
     write_text(run.path / "report.html", render_report(shown, curves, traces))
     write_text(run.path / "summary.json", json.dumps(summary, indent=1))
+    for name in ("report.html", "summary.json"):
+        run.record(run.path / name)
     return run.path / "summary.json"
 
 

@@ -1,13 +1,20 @@
-"""A run's folder: where each stage writes, which config it belongs to, and that one process works in it at a time."""
+"""A run: where each stage writes, which config it belongs to, and that one process works in it at a time.
+
+A run lives in a folder, or in a bucket with a folder here as its working copy: artifacts are fetched when a stage asks for
+them and published when they are committed, so that pods without a common disk can take a run's stages in turns.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,15 +23,22 @@ from pathlib import Path
 
 from rolecast.config import RunConfig, read_json_config
 from rolecast.errors import InputError
-from rolecast.store.artifact import recover, write_text
+from rolecast.ports import Store
+from rolecast.store.artifact import committed, recover, write_text
+from rolecast.store.uri import S3, open_store
 
 PARENT = "ROLECAST_DIE_WITH_PARENT"
+WORKDIR = "ROLECAST_WORKDIR"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
+    """`path`: the folder here. `store`, if the run lives in one, holds its artifacts under keys relative to the folder."""
+
     path: Path
     config: RunConfig
+    store: Store | None = None
+    location: str = ""  # the store's address
 
     @property
     def world(self) -> Path:
@@ -43,33 +57,96 @@ class Run:
     def evaluation(self, stage: str) -> Path:
         return self.path / "eval" / stage
 
+    def has(self, artifact: Path) -> bool:
+        """Whether the artifact is committed, here or in the store; then it is here."""
+        if committed(artifact):
+            return True
+        if self.store is None or not self.store.committed(self._key(artifact)):
+            return False
+        self.store.fetch(self._key(artifact), artifact)
+        return True
 
-def create(path: Path, config: RunConfig) -> Run:
-    """A new run, or the same run again: a folder that holds another config is refused."""
+    def publish(self, artifact: Path) -> None:
+        """Makes a committed artifact of the folder one of the run."""
+        if self.store is not None:
+            self.store.publish(artifact, self._key(artifact))
+
+    def discard(self, artifact: Path) -> None:
+        """Deletes an artifact that nothing refers to any more."""
+        shutil.rmtree(artifact)
+        if self.store is not None:
+            self.store.delete(self._key(artifact))
+
+    def record(self, file: Path) -> None:
+        """Keeps a small file that changes, such as a stage's metrics."""
+        if self.store is not None:
+            self.store.put(self._key(file), file.read_bytes())
+
+    def recall(self, file: Path) -> Path:
+        """The file as it was last recorded, unless the folder has one."""
+        if self.store is not None and not file.exists() and (data := self.store.get(self._key(file))) is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+        return file
+
+    def _key(self, path: Path) -> str:
+        return path.relative_to(self.path).as_posix()
+
+
+def create(location: Path | str, config: RunConfig) -> Run:
+    """A new run, or the same run again: a place that holds another config is refused."""
+    path, store = _place(location)
+    text = json.dumps(config.model_dump(mode="json"), indent=1)
+    if store is not None:
+        if not store.put("run.json", text.encode(), absent=True):
+            _same(location, open_run(location).config, config)
+        return Run(path, config, store, str(location))
     file = path / "run.json"
     if file.exists():
-        present = open_run(path).config
-        if present != config:
-            changed = [key for key in RunConfig.model_fields if getattr(present, key) != getattr(config, key)]
-            raise InputError(f"{path} holds a run with another config (differs in {', '.join(changed)}); name another folder or delete it")
-        return Run(path, present)
+        return Run(path, _same(location, open_run(path).config, config))
     if path.exists() and any(path.iterdir()):
         raise InputError(f"{path} exists and is not a run; name another folder")
     path.mkdir(parents=True, exist_ok=True)
-    write_text(file, json.dumps(config.model_dump(mode="json"), indent=1))
+    write_text(file, text)
     return Run(path, config)
 
 
-def open_run(path: Path) -> Run:
-    file = path / "run.json"
-    if not file.is_file():
-        raise InputError(f"{path} is not a run: it has no run.json; start one with `rolecast pipeline run`")
-    return Run(path, read_json_config(file.read_text(), str(file)))
+def open_run(location: Path | str) -> Run:
+    """`location`: a folder, or s3://bucket/prefix/NAME."""
+    path, store = _place(location)
+    text = store.get("run.json") if store is not None else (path / "run.json").read_bytes() if (path / "run.json").is_file() else None
+    if text is None:
+        raise InputError(f"{location} is not a run: it has no run.json; start one with `rolecast pipeline run`")
+    return Run(path, read_json_config(text.decode(), f"{location}/run.json"), store, str(location) if store is not None else "")
+
+
+def _place(location: Path | str) -> tuple[Path, Store | None]:
+    """The folder here, and the store if the run lives in one. Working copies are told apart by the run's whole address."""
+    if not str(location).startswith(S3):
+        return Path(location), None
+    uri = str(location).rstrip("/")
+    work = Path(os.environ.get(WORKDIR) or Path(tempfile.gettempdir()) / "rolecast")
+    path = work / f"{uri.rpartition('/')[2]}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
+    path.mkdir(parents=True, exist_ok=True)
+    return path, open_store(uri)
+
+
+def _same(location: Path | str, present: RunConfig, config: RunConfig) -> RunConfig:
+    if present != config:
+        changed = [key for key in RunConfig.model_fields if getattr(present, key) != getattr(config, key)]
+        raise InputError(f"{location} holds a run with another config (differs in {', '.join(changed)}); name another folder or delete it")
+    return present
 
 
 @contextmanager
-def working(run: Run, stage: str) -> Iterator[None]:
-    """Holds the run's lock and notes how long the stage took. The kernel drops the lock however the process ends."""
+def working(run: Run, stage: str, first: bool = True) -> Iterator[None]:
+    """Holds the run's lock and notes how long the stage took. The kernel drops the lock however the process ends.
+
+    Of the ranks of one job, the `first` does both.
+    """
+    if not first:
+        yield
+        return
     _die_with_parent()
     with (run.path / ".lock").open("w") as lock:
         try:
@@ -84,7 +161,7 @@ def working(run: Run, stage: str) -> Iterator[None]:
 
 def seconds(run: Run) -> dict[str, float]:
     """Wall seconds per stage; a stage that was resumed counts all its attempts that ended."""
-    file = run.path / "seconds.json"
+    file = run.recall(run.path / "seconds.json")
     return json.loads(file.read_text()) if file.exists() else {}
 
 
@@ -92,6 +169,7 @@ def _note_seconds(run: Run, stage: str, spent: float) -> None:
     noted = seconds(run)
     noted[stage] = round(noted.get(stage, 0.0) + spent, 1)
     write_text(run.path / "seconds.json", json.dumps(noted, indent=1))
+    run.record(run.path / "seconds.json")
 
 
 def _die_with_parent() -> None:

@@ -11,7 +11,6 @@ from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.rollout.render import Renderer
 from rolecast.stages.run import Run, open_run
 from rolecast.stages.team import load_model, open_retriever, prepare_torch
-from rolecast.store.artifact import committed
 
 
 def open_agent(path: Path, stage: str | None = None) -> Agent:
@@ -26,7 +25,7 @@ def open_agent(path: Path, stage: str | None = None) -> Agent:
 
 
 def _trained_stage(run: Run, stage: str | None) -> str:
-    trained = [name for name in ("rl", "sft") if committed(run.model(name))]
+    trained = [name for name in ("rl", "sft") if run.has(run.model(name))]
     if not trained:
         raise InputError(f"{run.path} has no trained model yet; run its sft stage first")
     if stage is not None and stage not in trained:

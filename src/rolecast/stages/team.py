@@ -20,7 +20,7 @@ from rolecast.data.records import read_questions
 from rolecast.errors import InputError
 from rolecast.retriever.index import LocalRetriever
 from rolecast.stages.run import Run
-from rolecast.store.artifact import committed, verify
+from rolecast.store.artifact import verify
 from rolecast.types import Question
 from rolecast.world.tokenizer import demo_tokenizer
 
@@ -55,7 +55,7 @@ def start_model(config: RunConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
 
 def require_model(run: Run, stage: str) -> None:
     """Raises InputError if the stage has not been trained yet, ArtifactError if its model is damaged."""
-    if not committed(run.model(stage)):
+    if not run.has(run.model(stage)):
         raise InputError(f"{run.path} has no {stage} model yet; run `rolecast {stage} {run.path}` first")
     verify(run.model(stage), "model")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rolecast.config import WorldConfig
 from rolecast.data.records import read_questions, write_corpus, write_questions
 from rolecast.stages.run import Run, working
-from rolecast.store.artifact import committed, writing
+from rolecast.store.artifact import writing
 from rolecast.world.counterfactual import World, build_world
 
 
@@ -20,9 +20,10 @@ def world(run: Run) -> Path:
     if config is None:
         for file in (data.train, data.dev, data.test):
             read_questions(Path(str(file)))
-    elif not committed(run.world):
+    elif not run.has(run.world):
         with working(run, "world"):
             write_world(run.world, config, run.config.seed)
+            run.publish(run.world)
     return run.world
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from rolecast.credit import Floats
 from rolecast.learner.batch import (
     Padded,
     TokenBatch,
@@ -26,9 +27,11 @@ from rolecast.learner.batch import (
     weighted,
 )
 from rolecast.learner.learner import Learner
+from rolecast.learner.ranks import ALONE, Ranks
 from rolecast.learner.step import _rollouts
 from rolecast.types import Action, Example, Objective, Observation, Per, Thread, Unit
 
+T = TypeVar("T")
 OBJECTIVE = Objective("o", "shared", "ppo", "group", "token", 1e-3, minibatches=1)
 
 
@@ -278,11 +281,15 @@ class Bigram(nn.Module):
 
 
 class Gradients:
-    """Stands where the optimizer would and keeps the gradient of each minibatch."""
+    """A backend that keeps the gradient of each minibatch and changes nothing."""
 
     def __init__(self, policy: Bigram) -> None:
         self._policy = policy
         self.seen: list[Tensor] = []
+        self.forward = policy
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        loss.backward()
 
     def step(self, number: int) -> float:
         assert self._policy.table.grad is not None
@@ -294,14 +301,43 @@ class Gradients:
         return 0.0
 
 
-def gradient_of_update(objective: Objective, batch: TokenBatch, max_tokens: int, rollouts: dict[int, int]) -> tuple[Tensor, float]:
+class Alone(Ranks):
+    """One rank of several, run by itself: what others would add is added by the test."""
+
+    def sum(self, array: Floats) -> Floats:
+        return array
+
+    def gather(self, value: T) -> list[T]:
+        return [value]
+
+
+def gradient_of_update(
+    objective: Objective, batch: TokenBatch, max_tokens: int, rollouts: dict[int, int], ranks: Ranks = ALONE
+) -> tuple[Tensor, float]:
     policy = Bigram()
-    optimizer: Any = Gradients(policy)
-    learner: Any = Learner(objective, policy, optimizer, seed=0, max_tokens=max_tokens, reference=policy)  # type: ignore[arg-type]
-    scored = learner.score(batch)
+    backend: Any = Gradients(policy)
+    learner: Any = Learner(objective, policy, backend, seed=0, max_tokens=max_tokens, reference=policy, ranks=ranks)  # type: ignore[arg-type]
+    scored = replace(learner, ranks=ALONE).score(batch)
     metrics = learner.update(replace(scored, ref_logprob=scored.old_logprob - 0.3 * batch.trained), rollouts)
-    [gradient] = optimizer.seen
+    [gradient] = backend.seen
     return gradient, metrics["loss"]
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+@pytest.mark.parametrize("loss", ["ppo", "gspo", "nll"])
+def test_the_gradients_of_all_ranks_add_up_to_that_of_one(loss: Any, world: int) -> None:
+    objective = replace(OBJECTIVE, loss=loss, per="group", kl=0.5, lr=1e-3)
+    batch, rollouts = many_rows()
+    whole, total = gradient_of_update(objective, batch, 10**6, rollouts)
+    parts = [gradient_of_update(objective, batch, 40, rollouts, Alone(rank, world)) for rank in range(world)]
+    assert torch.allclose(sum((gradient for gradient, _ in parts), torch.zeros_like(whole)), whole, atol=1e-6)
+    assert sum(share for _, share in parts) / world == pytest.approx(total, abs=1e-6)  # a rank says its share times the world
+
+
+def test_every_rank_takes_as_many_passes_and_each_item_counts_once() -> None:
+    shares = [Ranks(rank, 3).share(list("abcd")) for rank in range(3)]
+    assert {len(share) for share in shares} == {2}
+    assert sorted(item for share in shares for item, counts in share if counts) == list("abcd")
 
 
 def many_rows() -> tuple[TokenBatch, dict[int, int]]:

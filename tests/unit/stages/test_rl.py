@@ -13,7 +13,13 @@ from scripted import TWO_HOPS
 from rolecast.config import RunConfig
 from rolecast.errors import CollapseError
 from rolecast.evaluation.metrics import summarize
-from rolecast.stages.rl import Trainer, TrainerState, describe
+from rolecast.learner.backends import PlainBackend
+from rolecast.learner.model import Policy
+from rolecast.learner.ranks import ALONE
+from rolecast.learner.settings import OptimizerConfig
+from rolecast.stages.rl import Trainer, TrainerState
+from rolecast.stages.run import Run
+from rolecast.stages.sampling import Sampler, describe
 from rolecast.types import Action, Gold, Question, Thread, Trajectory
 from tests.tiny import TOKENIZER, tiny_model
 
@@ -34,18 +40,16 @@ def finished(question: Question = TWO_HOPS, answer: str | None = None) -> Trajec
     return Trajectory("t", question, "g", 0, "decor", 0, threads=threads, answer=answer)
 
 
-def trainer(done: list[Trajectory]) -> Any:
-    run = SimpleNamespace(config=RunConfig())
-    learner = SimpleNamespace(objective=SimpleNamespace(slot="shared"))
-    collector = SimpleNamespace(collect=lambda episodes, sampling, phase: done)
-    anything: Any = (run, learner, collector, None, None, [TWO_HOPS], [], 0, TrainerState())
-    return Trainer(*anything)
+def sampler(done: list[Trajectory]) -> Any:
+    objective = SimpleNamespace(slot="shared")
+    rollouts: Any = SimpleNamespace(collect=lambda episodes, sampling, phase: done)
+    return Sampler(RunConfig(), objective, rollouts, [TWO_HOPS])  # type: ignore[arg-type]
 
 
 def test_the_budget_counts_probes_and_no_frozen_role() -> None:
-    made = trainer([finished(), finished()])
+    made = sampler([finished(), finished()])
     made._groups(0, 0, 1)
-    assert made.progress.sampled == 2 * (3 + 2)
+    assert made.sampled == 2 * (3 + 2)
 
 
 @pytest.mark.parametrize(("answer", "em"), [(None, 0.0), ("The The", 1.0)])
@@ -61,10 +65,13 @@ class Collapsing:
     def __init__(self, folder: Path) -> None:
         self.model = tiny_model()
         self.resets = 0
-        run = SimpleNamespace(config=RunConfig(), stage=lambda name: folder / name)
-        learner = SimpleNamespace(policy=SimpleNamespace(model=self.model), optimizer=SimpleNamespace(reset=self._reset))
-        collector = SimpleNamespace(collect=lambda episodes, sampling, phase: [finished(THE_THE, a) for a in self._answers])
-        anything: Any = (run, learner, collector, None, TOKENIZER, [THE_THE], [THE_THE], 0, TrainerState())
+        policy = Policy(self.model)
+        backend = PlainBackend(policy, OptimizerConfig(), 1e-3, 10, ALONE)
+        backend.optimizer.reset = self._reset  # type: ignore[method-assign]
+        run = Run(folder, RunConfig())
+        learner = SimpleNamespace(policy=policy, backend=backend, ranks=ALONE)
+        rollouts = SimpleNamespace(collect=lambda episodes, sampling, phase: [finished(THE_THE, a) for a in self._answers])
+        anything: Any = (run, learner, SimpleNamespace(rollouts=rollouts), None, TOKENIZER, [THE_THE], 0, TrainerState())
         self.trainer = Trainer(*anything)
         self.step = 0
 

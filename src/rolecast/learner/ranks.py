@@ -1,0 +1,111 @@
+"""The ranks of a torchrun job: who does what share, and how they agree. One process is one rank of one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from rolecast.credit import Floats
+from rolecast.errors import RolecastError
+
+T = TypeVar("T")
+PATIENCE = timedelta(hours=2)  # rank 0 may wait that long for rollouts; our own deadlines, in the coordinator, are shorter
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    rank: int = 0
+    world: int = 1
+    local: int = 0  # number within its node
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def leads_node(self) -> bool:
+        """Whether this rank fetches what all ranks of its node read."""
+        return self.local == 0
+
+    def share(self, items: Sequence[T]) -> list[tuple[T, bool]]:
+        """This rank's items, equally many on every rank: where they do not come out even, an item is repeated and marked False."""
+        rounds = -(-len(items) // self.world)
+        places = [round_ * self.world + self.rank for round_ in range(rounds)]
+        return [(items[place], True) if place < len(items) else (items[0], False) for place in places]
+
+    def sum(self, array: Floats) -> Floats:
+        """Elementwise over all ranks."""
+        if self.world == 1:
+            return array
+        tensor = torch.from_numpy(array.astype(np.float64))
+        dist.all_reduce(tensor, group=_talk())
+        return tensor.numpy()
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """One all-reduce of all gradients, in float32."""
+        if self.world == 1:
+            return
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
+        flat = torch.cat([g.reshape(-1).float() for g in gradients])
+        dist.all_reduce(flat)
+        at = 0
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = flat[at : at + gradient.numel()].view_as(gradient).to(gradient.dtype)
+            at += gradient.numel()
+
+    def agree(self, value: T | None) -> T:
+        """Rank 0's value on every rank. It may take minutes to have one: the others wait in gloo, never inside NCCL."""
+        if self.world == 1:
+            return value  # type: ignore[return-value]
+        box: list[Any] = [value]
+        dist.broadcast_object_list(box, src=0, group=_talk())
+        result: T = box[0]
+        return result
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, on every rank."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value, group=_talk())
+        return values
+
+    def barrier(self) -> None:
+        if self.world > 1:
+            dist.barrier(group=_talk())
+
+
+ALONE = Ranks()
+_group: Any = None
+
+
+def _talk() -> Any:
+    """A gloo group for objects and waiting: a rank that waits in it for minutes occupies no GPU and no NCCL watchdog."""
+    return _group
+
+
+def join() -> Ranks:
+    """Joins the job that torchrun started this process in; alone otherwise. Raises `RolecastError` if the job does not form."""
+    global _group
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        return ALONE
+    try:
+        if not dist.is_initialized():
+            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
+        _group = dist.new_group(backend="gloo", timeout=PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise RolecastError(f"the {world} ranks of this job did not find each other: {str(error)[:300]}") from error
+    return Ranks(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

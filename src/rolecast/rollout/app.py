@@ -1,0 +1,101 @@
+"""`rolecast rollout serve`: a worker that leases groups from a coordinator, with the probes and metrics of every service."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import tempfile
+import threading
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+from prometheus_client import Counter
+from pydantic import Field
+
+from rolecast.coordinator.client import HttpCoordinator
+from rolecast.coordinator.leases import Refused
+from rolecast.errors import InputError, RolecastError
+from rolecast.judge.client import HttpJudge
+from rolecast.retriever.client import HttpRetriever
+from rolecast.rollout.remote import RemoteTeam
+from rolecast.rollout.worker import Worker
+from rolecast.service.app import Service, make_app
+from rolecast.service.settings import ServiceSettings
+
+log = logging.getLogger(__name__)
+NAP = 1.0  # seconds between questions to a coordinator that has no work, or is not there yet
+
+
+class RolloutSettings(ServiceSettings):
+    """Where the worker's work comes from. `capacity`: groups that it plays at once. `name`: by default the host's, and a number."""
+
+    coordinator_url: str
+    retriever_url: str
+    judge_url: str
+    capacity: int = Field(16, ge=1)
+    name: str = ""
+    workdir: str = ""
+
+
+def make_rollout(settings: RolloutSettings) -> tuple[FastAPI, Service]:
+    service = Service("rollout", settings.max_body_bytes)
+    loop = _Loop(settings, service)
+    return make_app(service, loop.live), service
+
+
+class _Loop:
+    """The worker's loop, in a thread of its own: playing blocks, and probes must be answered meanwhile."""
+
+    def __init__(self, settings: RolloutSettings, service: Service) -> None:
+        self.settings, self.service = settings, service
+        self.over = threading.Event()
+        self.groups = Counter("rolecast_rollout_groups", "Groups played.", registry=service.registry)
+
+    @asynccontextmanager
+    async def live(self) -> AsyncIterator[None]:
+        thread = threading.Thread(target=self._run, name="rollout", daemon=True)
+        thread.start()
+        yield
+        self.over.set()
+        await asyncio.to_thread(thread.join, self.settings.drain_seconds)
+
+    def _run(self) -> None:
+        s = self.settings
+        name = s.name or f"{os.uname().nodename}-{uuid.uuid4().hex[:6]}"
+        work = Path(s.workdir or os.environ.get("ROLECAST_WORKDIR") or tempfile.mkdtemp(prefix="rolecast-rollout-")) / name
+        coordinator = HttpCoordinator(s.coordinator_url, patience=0)
+        while not self._stopping():
+            try:
+                worker = self._join(coordinator, name, work)
+                while worker is not None and not self._stopping():
+                    played = worker.work()
+                    self.groups.inc(played)
+                    if not played:
+                        self.over.wait(NAP)
+            except (Refused, InputError) as error:  # another run or attempt, or a mismatch: ask anew what the run is
+                log.error("%s", error)
+                self.over.wait(5 * NAP)
+            except RolecastError as error:  # the coordinator is away: its learner may be between two jobs
+                log.info("%s", error)
+                self.over.wait(NAP)
+            except Exception as error:
+                self.service.failure = error
+                raise
+
+    def _join(self, coordinator: HttpCoordinator, name: str, work: Path) -> Worker | None:
+        """A worker for the run that the coordinator serves now; None while it has no version yet."""
+        info = coordinator.run_info()
+        if info.version is None:
+            self.over.wait(NAP)
+            return None
+        team = RemoteTeam.of(info, HttpRetriever(self.settings.retriever_url), HttpJudge(self.settings.judge_url), work)
+        team.load(info.version)
+        log.info("worker %s serves run %s, attempt %d", name, info.run, info.attempt)
+        return Worker(name, coordinator, team, self.settings.capacity)
+
+    def _stopping(self) -> bool:
+        return self.over.is_set() or self.service.status == "draining"

@@ -1,0 +1,93 @@
+"""Where the learner's trajectories come from: groups go to a coordinator, workers play them, finished groups come back.
+
+In one process the coordinator is an object and the worker takes its turn here; on a cluster both are elsewhere. The learner
+sees the same two calls.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+from rolecast.coordinator.leases import Coordinator, Group, Handshake, TeamVersion
+from rolecast.errors import RolecastError
+from rolecast.methods.base import Method
+from rolecast.ports import Sampling
+from rolecast.rollout.collect import Collector, Episode
+from rolecast.rollout.worker import Worker
+from rolecast.types import Trajectory, Version
+
+log = logging.getLogger(__name__)
+
+
+class Control(Protocol):
+    """A coordinator as the learner sees it."""
+
+    def publish(self, version: TeamVersion) -> None: ...
+
+    def add(self, groups: Sequence[Group]) -> None: ...
+
+    def collected(self, received: Sequence[str] = ()) -> tuple[dict[str, list[Trajectory]], dict[str, str]]: ...
+
+
+@dataclass(slots=True)
+class Rollouts:
+    """`work`: a worker's turn, where the worker lives in this process; elsewhere workers come by themselves."""
+
+    method: Method
+    control: Control
+    work: Callable[[Callable[[int], None]], object] | None = None
+
+    def publish(self, version: Version, artifact: str = "") -> None:
+        """From now on this version samples. `artifact`: its key in the store, committed."""
+        self.control.publish(TeamVersion(str(version), artifact))
+
+    def collect(
+        self, episodes: Sequence[Episode], sampling: Sampling, phase: str, progress: Callable[[int], None] = lambda done: None
+    ) -> list[Trajectory]:
+        """Finished, scored trajectories in the order of `episodes`; those of abandoned groups are missing, with a warning.
+
+        `episodes` come group by group. Raises RolecastError if every group was abandoned.
+        """
+        groups = [
+            Group(id, members[0].question, tuple(episode.member for episode in members), phase, sampling)
+            for id, members in ((id, list(of)) for id, of in groupby(episodes, key=lambda episode: episode.group))
+        ]
+        self.control.add(groups)
+        done: dict[str, list[Trajectory]] = {}
+        lost: dict[str, str] = {}
+        while len(done) + len(lost) < len(groups):
+            if self.work is not None:
+                self.work(progress)
+            finished, abandoned = self.control.collected([*done, *lost])
+            done |= finished
+            lost |= abandoned
+            if self.work is None and finished:
+                progress(sum(map(len, done.values())))
+        self.control.collected([*done, *lost])
+        if lost:
+            log.warning("%d of %d groups were abandoned; the last: %s", len(lost), len(groups), next(reversed(lost.values())))
+        if not done:
+            raise RolecastError(f"every group was abandoned, the last one since {next(reversed(lost.values()))}")
+        return [trajectory for group in groups for trajectory in done.get(group.id, ())]
+
+
+@dataclass(slots=True)
+class LocalTeam:
+    """The trainer's own weights: a version is loaded as soon as it is trained, so loading is naming it."""
+
+    collector: Collector
+    handshake: Handshake
+
+    def load(self, version: TeamVersion) -> None:
+        self.collector.engine.version = version.name
+
+
+def local_rollouts(collector: Collector, run: str, handshake: Handshake) -> Rollouts:
+    """Coordinator and worker in this process. A worker that fails here fails the run, so a group is leased once."""
+    coordinator = Coordinator(run, 0, handshake, lease_seconds=float("inf"), tries=1)
+    worker = Worker("local", coordinator, LocalTeam(collector, handshake), capacity=10**9, beat=False)
+    return Rollouts(collector.method, coordinator, worker.work)

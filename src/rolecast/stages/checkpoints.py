@@ -1,0 +1,69 @@
+"""Checkpoints of a training stage, here and in the run's store, and how the ranks of a job share them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from rolecast.errors import ArtifactError
+from rolecast.learner import checkpoint
+from rolecast.learner.checkpoint import Checkpoint
+from rolecast.learner.learner import Learner
+from rolecast.learner.ranks import Ranks
+from rolecast.stages.run import Run
+
+log = logging.getLogger(__name__)
+
+
+def save(
+    run: Run, stage: str, step: int, learner: Learner, tokenizer: PreTrainedTokenizerBase, progress: Mapping[str, Any], keep: int
+) -> None:
+    """Every rank calls it. Local first; then rank 0 uploads, and prunes what is older."""
+    folder = run.stage(stage) / "checkpoints"
+    path = checkpoint.save(folder, step, learner, tokenizer, progress, keep)
+    if learner.ranks.first and run.store is not None:
+        run.publish(path)
+        metrics = run.stage(stage) / "metrics.jsonl"
+        if metrics.exists():
+            run.record(metrics)
+        for key in run.store.artifacts(f"{stage}/checkpoints")[:-keep]:
+            run.store.delete(key)
+    learner.ranks.barrier()
+
+
+def newest(run: Run, stage: str, ranks: Ranks) -> Checkpoint | None:
+    """The newest sound checkpoint, chosen by rank 0, there on every node. Its metrics come with it."""
+    folder = run.stage(stage) / "checkpoints"
+    found = _choose(run, stage, folder) if ranks.first else None
+    name = ranks.agree(found.path.name if found else None)
+    if name is None:
+        return None
+    if ranks.leads_node:
+        run.has(folder / name)
+    ranks.barrier()
+    return found or checkpoint.read(folder / name)
+
+
+def _choose(run: Run, stage: str, folder: Path) -> Checkpoint | None:
+    if run.store is not None:
+        run.recall(run.stage(stage) / "metrics.jsonl")
+        for key in reversed(run.store.artifacts(f"{stage}/checkpoints")):
+            try:
+                run.store.fetch(key, folder / Path(key).name)
+                break
+            except ArtifactError as error:
+                log.warning("falling back to the checkpoint before: %s", error)
+    return checkpoint.newest(folder)
+
+
+def ready(run: Run, artifact: Path, ranks: Ranks) -> bool:
+    """Whether the artifact is committed; then it is on every node. Every rank calls it and gets the same answer."""
+    there = ranks.agree(run.has(artifact) if ranks.first else None)
+    if there and ranks.leads_node:
+        run.has(artifact)
+    ranks.barrier()
+    return there
