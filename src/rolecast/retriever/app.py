@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import tempfile
@@ -84,7 +85,8 @@ class _Serving:
 
 def _open_index(settings: RetrieverSettings) -> LocalRetriever:
     work = Path(os.environ.get("ROLECAST_WORKDIR") or tempfile.gettempdir())
-    retriever = LocalRetriever.open(local_artifact(settings.index, work / "rolecast-index"), settings.kind)
+    copy = work / f"rolecast-index-{hashlib.sha256(settings.index.encode()).hexdigest()[:8]}"  # a machine may serve several
+    retriever = LocalRetriever.open(local_artifact(settings.index, copy), settings.kind)
     if settings.topk > len(retriever.passages):
         raise InputError(f"--topk {settings.topk} is larger than the corpus ({len(retriever.passages)} passages); lower it")
     log.info("index %s: %d passages, %s", settings.index, len(retriever.passages), retriever.kind)

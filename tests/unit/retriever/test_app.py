@@ -163,7 +163,8 @@ def test_an_index_is_served_from_s3(index: Path, weed: S3Server, tmp_path: Path,
     open_store("s3://ready/retriever").put("index/corpus.jsonl", b"damaged")
     with serving(*make_retriever(RetrieverSettings(index="s3://ready/retriever/index"))):
         pass  # the sound copy of before is used
-    (tmp_path / "rolecast-index" / "corpus.jsonl").unlink()
+    [copy] = tmp_path.iterdir()
+    (copy / "corpus.jsonl").unlink()
     with (
         pytest.raises(ArtifactError, match=r"corpus\.jsonl does not match"),
         serving(*make_retriever(RetrieverSettings(index="s3://ready/retriever/index"))),

@@ -77,18 +77,31 @@ def test_what_arrives_together_is_searched_together(worker: Worker) -> None:
     assert slow.sizes == sizes == [10]
 
 
+def test_what_arrives_within_the_window_is_searched_together(worker: Worker) -> None:
+    slow = Slow()
+
+    async def play(batcher: Batcher) -> Any:
+        asked = []
+        for n in range(4):
+            asked.append(asyncio.create_task(batcher.search([f"q{n}"], 1)))
+            await asyncio.sleep(0.01)
+        return await asyncio.gather(*asked)
+
+    batched(worker, slow, play, wait=0.5)
+    assert slow.sizes == [4]
+
+
 def test_what_arrives_during_a_search_makes_the_next_batch_at_once(worker: Worker) -> None:
     slow = Slow(0.1)
 
     async def play(batcher: Batcher) -> float:
         first = asyncio.create_task(batcher.search(["first"], 1))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.55)  # it has waited for company, and is being searched
         begun = asyncio.get_running_loop().time()
         await asyncio.gather(first, *(batcher.search([f"q{n}"], 1) for n in range(5)))
         return asyncio.get_running_loop().time() - begun
 
-    # Two searches of .1 s; if the second batch waited again, .6 s would be added.
-    assert batched(worker, slow, play, wait=0.01) < 0.4
+    assert batched(worker, slow, play, wait=0.5) < 0.45  # what is left of one search, and another; no second wait
     assert slow.sizes == [1, 5]
 
 
