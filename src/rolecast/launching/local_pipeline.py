@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,11 @@ def run_local(path: Path, config: RunConfig) -> None:
     os.environ[PARENT] = str(os.getpid())
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
     try:
-        sft_rl_eval(run=str(path.resolve()), config=config.model_dump_json())
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", "You may be attemping", RuntimeWarning
+            )  # images count on a cluster; here every step is a process
+            sft_rl_eval(run=str(path.resolve()), config=config.model_dump_json())
     except RuntimeError as error:
         raise RolecastError(f"a step of the pipeline failed: {' '.join(str(error).split())[:300]}; its output is above") from error
     finally:

@@ -49,11 +49,10 @@ class Watcher:
             try:
                 version = self._watch_once(version)
                 failures = 0
-            except Gone:
+            except (Gone, Blip) as error:
                 version = None
-            except Blip as blip:
-                version = None
-                self._say(f"{blip}; trying again")
+                if isinstance(error, Blip):
+                    self._say(f"{error}; trying again")
                 self._sleep(RETRY.delay(failures))
                 failures += 1
             if self.lifecycle.ended:

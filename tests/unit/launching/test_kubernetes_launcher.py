@@ -78,6 +78,7 @@ def test_k2_a_job_that_was_not_submitted_by_rolecast_is_an_error(stage: Stage) -
 
 
 def test_k3_the_job_is_listed_again_when_the_history_is_gone(stage: Stage) -> None:
+    stage.then(stage.pod("Running"))
     stage.then(stage.condition("Succeeded"), stage.api.compact)  # the event is lost; only a list shows it
     stage.launcher.run(stage.spec)
     assert len(lists(stage)) == 2
