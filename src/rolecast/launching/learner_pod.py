@@ -88,8 +88,9 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
     env: list[Manifest] = [
         {"name": "PYTHONUNBUFFERED", "value": "1"},
         {"name": "ROLECAST_WORKDIR", "value": "/work"},
-        {"name": "ROLECAST_ZERO_STAGE", "value": str(spec.zero_stage)},
     ]
+    if spec.zero_stage is not None:
+        env.append({"name": "ROLECAST_ZERO_STAGE", "value": str(spec.zero_stage)})
     if spec.stage == "rl":
         env.append({"name": "ROLECAST_COORDINATOR_URL", "value": f"http://{spec.coordinator.service}:{spec.coordinator.port}"})
         env.append({"name": "ROLECAST_COORDINATOR_PORT", "value": str(spec.coordinator.port)})

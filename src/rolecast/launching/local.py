@@ -45,7 +45,9 @@ class LocalLauncher:
         if spec.nodes > 1:
             raise InputError(f"nodes is {spec.nodes}, and this machine is one node; set nodes to 1 or launch on a cluster")
         start = self._clock()
-        environment = {**os.environ, "ROLECAST_ZERO_STAGE": str(spec.zero_stage), "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        if spec.zero_stage is not None:
+            environment["ROLECAST_ZERO_STAGE"] = str(spec.zero_stage)
         with sigterm_raises():
             child = subprocess.Popen(
                 self._command(spec), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True

@@ -106,7 +106,7 @@ class TrainingJobSpec(Closed):
     memory: Quantity = "8Gi"
     shm_size: Quantity = "2Gi"
     scratch_size: Quantity = "20Gi"
-    zero_stage: int = Field(0, ge=0, le=3)  # of DeepSpeed; 0 trains with the plain engine
+    zero_stage: int | None = Field(None, ge=0, le=3)  # of DeepSpeed, in place of what the run's config says; 0 is the plain engine
     node_selector: dict[str, Label] = {}
     tolerations: tuple[Toleration, ...] = ()
     queue: Name | None = None  # Kueue's LocalQueue

@@ -37,7 +37,7 @@ def _step(stage: Callable[P, str]) -> Callable[P, str]:
 def _open(run: str) -> Run:
     from rolecast.stages.run import open_run
 
-    return open_run(Path(run))
+    return open_run(run)
 
 
 @_step
@@ -48,7 +48,7 @@ def prepare(run: str, config: str) -> str:
     from rolecast.stages.run import create
     from rolecast.stages.world import world
 
-    opened = create(Path(run), read_json_config(config))
+    opened = create(run, read_json_config(config))
     world(opened)
     index(opened)
     return run

@@ -174,6 +174,7 @@ def test_k19_k20_both_kinds_run_the_same_torchrun(name: str) -> None:
         ("torchrun", "--nnodes=2", "--nproc-per-node=8", "-m", "rolecast.learner.main", "rl", "s3://rolecast/runs/decor-7b")
     }
     assert {"name": "ROLECAST_ZERO_STAGE", "value": "3"} in containers[0]["env"]
+    assert "ROLECAST_ZERO_STAGE" not in to_yaml([job(name, zero_stage=None)])  # then the run's config decides
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])

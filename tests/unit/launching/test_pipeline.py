@@ -178,4 +178,4 @@ def test_local_jobs_of_several_processes_or_with_deepspeed_run_under_torchrun(jo
 
     monkeypatch.setattr("rolecast.launching.launcher.make_launcher", lambda name: Recorder())
     tasks.train("/runs/a", "sft", "local", json.dumps(job))
-    assert (launched[0].procs_per_node, launched[0].zero_stage) == (job.get("procs_per_node", 1), job.get("zero_stage", 0))
+    assert (launched[0].procs_per_node, launched[0].zero_stage) == (job.get("procs_per_node", 1), job.get("zero_stage"))
