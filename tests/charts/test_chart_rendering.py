@@ -109,7 +109,7 @@ def test_images(helm4: Helm) -> None:
     assert prod["judge"] == f"registry.example.com/rolecast/rolecast-judge@{digest}"
 
 
-@pytest.mark.parametrize("part", ["retriever", "judge", "agent"])
+@pytest.mark.parametrize("part", PARTS)
 def test_arguments_and_variables_are_the_commands(helm4: Helm, part: str) -> None:
     """Each flag that a container gives is one of the command's, and each of our variables one of its settings."""
     (pod,) = (pod for pod in pods(of_kind(helm4.rendered("ci"), "Deployment")) if pod.owner.endswith(f"-{part}"))
