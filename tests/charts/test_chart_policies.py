@@ -98,6 +98,21 @@ def test_rules_see_objects_that_must_not_be(helm4: Helm) -> None:
     assert list(policies.budgets_fit([*objects, budget]))
 
 
+def test_secrets_go_to_those_who_need_them(helm4: Helm) -> None:
+    """By the names of the variables, from the Secrets that the values name."""
+    given = {
+        pod.owner.rsplit("-", 1)[-1]: {
+            (variable["valueFrom"]["secretKeyRef"]["name"], variable["valueFrom"]["secretKeyRef"]["key"]): variable["name"]
+            for variable in pod.containers[0]["env"]
+            if "valueFrom" in variable
+        }
+        for pod in pods(of_kind(helm4.rendered("ci"), "Deployment"))
+    }
+    s3 = {("rolecast-s3", key): key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    judge = {("judge-openai", "OPENAI_API_KEY"): "OPENAI_API_KEY"}
+    assert given == {"retriever": s3, "rollout": s3, "agent": s3, "judge": judge}
+
+
 def test_pod_of_a_new_kind_is_looked_at() -> None:
     """Somebody adds a CronJob whose template comes from nowhere in the library chart."""
     job = {"spec": {"template": {"spec": {"containers": [{"name": "sweep", "image": "x", "envFrom": [{"configMapRef": {"name": "y"}}]}]}}}}
