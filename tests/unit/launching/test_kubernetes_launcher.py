@@ -142,9 +142,15 @@ def test_k5_each_state_has_its_own_deadline(stage: Stage, state: str, limit: int
 
 def test_k5_waiting_in_the_queue_does_not_use_up_the_time_to_run(stage: Stage) -> None:
     arrange(stage, "queued")
-    stage.then(stage.later(250), stage.suspend(False))
-    stage.then(stage.later(90), stage.pod("Running"))
-    stage.then(stage.later(190), stage.condition("Succeeded"))
+    for step in (
+        stage.later(250),
+        stage.suspend(False),
+        stage.later(90),
+        stage.pod("Running"),
+        stage.later(190),
+        stage.condition("Succeeded"),
+    ):
+        stage.then(step)
     seconds = stage.launcher.run(stage.spec).seconds
     assert 250 <= seconds["queued"] < 300
     assert 190 <= seconds["running"] < 200
