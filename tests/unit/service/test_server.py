@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -119,6 +120,13 @@ def test_a_large_body_is_refused_announced_or_not(url: str) -> None:
     assert httpx.post(f"{url}/echo", json={"text": "x" * 900}).status_code == 200
 
 
+def test_an_announced_large_body_is_refused_before_it_is_sent(url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as connection:
+        connection.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
+
+
 @pytest.mark.parametrize(("given", "kept"), [("abc-1.2", True), ("", False), ("x" * 65, False), ("a b", False), ('a"b', False)])
 def test_a_request_has_an_id(url: str, given: str, kept: bool) -> None:
     answered = httpx.post(f"{url}/echo", json={"text": ""}, headers={"x-request-id": given}).headers["x-request-id"]
@@ -141,9 +149,10 @@ def test_metrics_count_by_declared_route() -> None:
 
 def run_in_thread(app: FastAPI, service: Service) -> tuple[str, threading.Thread]:
     sock = listening("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     thread = threading.Thread(target=Server(app, service, 5.0).run, args=([sock],), daemon=True)
     thread.start()
-    return f"http://127.0.0.1:{sock.getsockname()[1]}", thread
+    return url, thread
 
 
 def test_before_it_is_ready_only_probes_answer() -> None:
@@ -200,9 +209,8 @@ def process(request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[s
     with listening("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
     command = [sys.executable, "-c", SLEEPER, str(Path(__file__).parent), str(port), str(request.param)]
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()}
-    )
+    path = os.pathsep.join([os.getcwd(), os.environ.get("PYTHONPATH", "")])
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PYTHONPATH": path})
     url = f"http://127.0.0.1:{port}"
     try:
         assert eventually(lambda: _status(f"{url}/readyz") == 200, 30)
