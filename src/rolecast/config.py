@@ -127,6 +127,7 @@ class RlConfig(Closed):
     lease_tries: int = Field(3, ge=1)  # leases of a group before it is abandoned
     guard: GuardConfig = GuardConfig()
     traces: int = Field(2, ge=0)  # episodes kept for the report at every evaluation
+    record: bool = False  # keep every step's trajectories with their rewards, one artifact a step
 
 
 class EvalConfig(Closed):

@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
-from fastapi import Depends, FastAPI, Header, HTTPException, Request
+from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 
 from rolecast.coordinator.leases import Coordinator, Refused, Stopped
 from rolecast.wire import coordinator as wire
@@ -22,7 +25,8 @@ _TICK = 0.05
 
 def make_app(coordinator: Coordinator, config: str, store: str, token: str) -> FastAPI:
     """`config`: the run's config as JSON, `store`: where versions are. `token`: what the learner authenticates with."""
-    app = FastAPI(title=f"Rolecast coordinator of {coordinator.run}")
+    app = FastAPI(title=f"Rolecast coordinator of {coordinator.run}", docs_url=None, redoc_url=None)
+    registry = _metrics(coordinator)
 
     @app.exception_handler(Refused)
     async def refused(_: Request, error: Refused) -> JSONResponse:
@@ -35,6 +39,10 @@ def make_app(coordinator: Coordinator, config: str, store: str, token: str) -> F
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         return {"status": "ok"}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/v1/run")
     async def run() -> wire.RunInfo:
@@ -89,3 +97,20 @@ def make_app(coordinator: Coordinator, config: str, store: str, token: str) -> F
         return wire.Collected(done=packed, abandoned=abandoned, counts=dict(coordinator.counts))
 
     return app
+
+
+def _metrics(coordinator: Coordinator) -> CollectorRegistry:
+    """What a coordinator knows, read when it is asked for."""
+    registry = CollectorRegistry()
+    gauges: dict[str, tuple[str, Callable[[], float]]] = {
+        "groups_waiting": ("Groups that no worker holds.", lambda: coordinator.waiting),
+        "leases_held": ("Leases that have not ended.", lambda: coordinator.held),
+        "workers": ("Workers heard of lately.", lambda: len(coordinator.workers(2 * coordinator.lease_seconds))),
+        **{
+            f"{name}_total": (f"Groups or leases {name} in this attempt.", partial(coordinator.counts.__getitem__, name))
+            for name in ("leased", "accepted", "expired", "duplicates", "fenced", "abandoned")
+        },
+    }
+    for name, (text, read) in gauges.items():
+        Gauge(f"rolecast_coordinator_{name}", text, registry=registry).set_function(read)
+    return registry

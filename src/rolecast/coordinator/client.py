@@ -96,7 +96,7 @@ class HttpControl:
 
     def __init__(self, url: str, token: str, patience: float = 60.0, sleep: Callable[[float], None] = time.sleep) -> None:
         self._http = _Http(url, {"Authorization": f"Bearer {token}"}, patience, sleep)
-        self.counts: dict[str, int] = {}
+        self.counts: Mapping[str, int] = {}
 
     def wait_until_ready(self, check: Callable[[], None], seconds: float = 30.0) -> None:
         """`check` raises when there is nothing left to wait for."""

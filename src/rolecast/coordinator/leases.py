@@ -190,6 +190,14 @@ class Coordinator:
             self._abandoned.pop(id, None)
         return dict(self._done), dict(self._abandoned)
 
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
     def workers(self, within: float) -> list[str]:
         """Workers heard of in the last `within` seconds."""
         return [name for name, seen in self._workers.items() if self.clock() - seen <= within]

@@ -7,7 +7,7 @@ sees the same two calls.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
@@ -25,6 +25,11 @@ log = logging.getLogger(__name__)
 
 class Control(Protocol):
     """A coordinator as the learner sees it."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Groups or leases that were leased, accepted, expired, duplicates, fenced, abandoned so far."""
+        ...
 
     def publish(self, version: TeamVersion) -> None: ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -41,6 +41,7 @@ from rolecast.stages.stopping import stopping
 from rolecast.stages.team import load_model, load_questions, prepare_torch, require_model
 from rolecast.store.artifact import write_text, writing
 from rolecast.types import Question, Thread, Trajectory, Unit
+from rolecast.wire.coordinator import pack
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +170,18 @@ class Trainer:
         if c.rl.shuffle_rewards:
             units = shuffled(units, stream(c.seed, "shuffle", step))
         trajectories = [t for group in groups for t in group]
+        if c.rl.record:
+            self._record(step, trajectories)
         return [thread for t in trajectories for thread in t.threads], units, {**numbers, **describe(trajectories, units)}
+
+    def _record(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """The step's shard. A step that is done again after a crash has samples of its own, and replaces it."""
+        shard = self.folder / "trajectories" / f"step-{step:06d}"
+        if self.run.has(shard):
+            self.run.discard(shard)
+        with writing(shard, "trajectories", {"step": step, "config": self.run.config.fingerprint}) as partial:
+            (partial / "trajectories.json.gz").write_bytes(pack(trajectories))
+        self.run.publish(shard)
 
     def evaluate(self, step: int) -> Metrics:
         """Greedy on dev; the best model so far is kept as an artifact. Every rank calls it."""

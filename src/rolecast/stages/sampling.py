@@ -55,7 +55,17 @@ class Sampler:
                 f"step {step}: no group has any variance after {c.rl.refill + 1} rounds; raise rl.questions or rl.refill"
             )
         self.dropped += dropped
-        return kept, {"groups": float(len(kept)), "groups/dropped": float(dropped), "tokens/sampled": float(self.sampled)}
+        return kept, {
+            "groups": float(len(kept)),
+            "groups/dropped": float(dropped),
+            "tokens/sampled": float(self.sampled),
+            **self._mishaps(),
+        }
+
+    def _mishaps(self) -> Metrics:
+        """What workers lost or gave twice, in this attempt of the run; nothing where nothing went wrong."""
+        counts = self.rollouts.control.counts
+        return {f"leases/{name}": float(counts[name]) for name in ("expired", "duplicates", "fenced", "abandoned") if counts.get(name)}
 
     def _groups(self, step: int, round_: int, count: int) -> list[list[Trajectory]]:
         c = self.config.rl

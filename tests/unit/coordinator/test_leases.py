@@ -1,0 +1,217 @@
+"""Leases: each group is taken once, whatever workers do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rolecast.coordinator.leases import Coordinator, Group, Handshake, Lease, Refused, Stopped, TeamVersion
+from rolecast.ports import Sampling
+from rolecast.types import Action, Gold, Question, Thread, Trajectory
+
+HELLO = Handshake("0.1", "config", "renderer", "prompts")
+V1, V2 = TeamVersion("run/1.1", "versions/1"), TeamVersion("run/1.2", "versions/2")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def coordinator(clock: Clock) -> Coordinator:
+    made = Coordinator("run", 1, HELLO, lease_seconds=10, tries=3, clock=clock)
+    made.publish(V1)
+    return made
+
+
+def group(name: str, members: int = 2) -> Group:
+    return Group(name, Question(name, f"{name}?", Gold(("a",))), tuple(range(members)), "train", Sampling())
+
+
+def played(lease: Lease, version: str | None = None, member: int | None = None) -> list[Trajectory]:
+    done = []
+    for m in lease.group.members if member is None else (member,):
+        action = Action(f"{lease.group.id}.{m}/a0", (1,), (-0.5,), version or lease.version.name, "x", "stop")
+        thread = Thread("t", "planner", "shared", turns=[action])
+        done.append(Trajectory(f"{lease.group.id}.{m}", lease.group.question, lease.group.id, m, "decor", 0, threads=[thread]))
+    return done
+
+
+def take(coordinator: Coordinator, worker: str = "w", capacity: int = 1) -> list[Lease]:
+    return coordinator.lease(worker, HELLO, capacity)
+
+
+def test_groups_are_leased_in_order_and_once(coordinator: Coordinator) -> None:
+    coordinator.add([group("a"), group("b"), group("c")])
+    assert [lease.group.id for lease in take(coordinator, capacity=2)] == ["a", "b"]
+    assert [lease.group.id for lease in take(coordinator, "other", capacity=2)] == ["c"]
+    assert take(coordinator) == []
+
+
+def test_a_completed_group_comes_back_until_it_is_acknowledged(coordinator: Coordinator) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator)
+    assert coordinator.complete(lease.id, 1, played(lease))
+    for _ in range(2):  # the first answer may have been lost on the way
+        done, abandoned = coordinator.collected()
+        assert (list(done), abandoned) == (["a"], {})
+    assert coordinator.collected(["a"]) == ({}, {})
+
+
+def test_the_same_submission_again_is_no_error_and_counts_once(coordinator: Coordinator) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator)
+    assert [coordinator.complete(lease.id, 1, played(lease)) for _ in range(3)] == [True, False, False]
+    assert (coordinator.counts["accepted"], coordinator.counts["duplicates"]) == (1, 2)
+
+
+def test_a_silent_worker_loses_its_group_and_the_first_submission_is_taken(coordinator: Coordinator, clock: Clock) -> None:
+    coordinator.add([group("a")])
+    [first] = take(coordinator, "slow")
+    clock.now = 11
+    [second] = take(coordinator, "quick")
+    assert second.group == first.group  # the same seeds
+    assert second.id != first.id
+    assert coordinator.complete(first.id, 1, played(first))  # the slow one was not dead after all
+    assert not coordinator.complete(second.id, 1, played(second))
+    assert (coordinator.counts["expired"], coordinator.counts["accepted"]) == (1, 1)
+
+
+def test_a_late_submission_takes_a_group_that_waits_for_another_lease(coordinator: Coordinator, clock: Clock) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator)
+    clock.now = 11
+    coordinator.expire()
+    assert coordinator.waiting == 1
+    assert coordinator.complete(lease.id, 1, played(lease))
+    assert coordinator.waiting == 0
+    assert take(coordinator) == []
+
+
+def test_a_heartbeat_keeps_a_lease_and_tells_which_are_lost(coordinator: Coordinator, clock: Clock) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator)
+    for now in (8, 16, 24):
+        clock.now = now
+        assert coordinator.extend([lease.id, "1/other/1"]) == [lease.id]
+    clock.now = 35
+    assert coordinator.extend([lease.id]) == []
+
+
+def test_a_group_is_abandoned_after_its_tries_and_named_with_the_reason(coordinator: Coordinator, clock: Clock) -> None:
+    coordinator.add([group("a")])
+    for number in range(1, 4):
+        assert len(take(coordinator, f"w{number}")) == 1
+        clock.now += 11
+    done, abandoned = coordinator.collected()
+    assert (done, abandoned) == ({}, {"a": "worker w3 was silent for 10 s"})
+    assert take(coordinator) == []
+    assert coordinator.counts["abandoned"] == 1
+
+
+def test_tries_are_counted_anew_when_a_group_of_that_name_is_opened_again(coordinator: Coordinator, clock: Clock) -> None:
+    for _ in range(5):  # a dev question is played at every evaluation
+        coordinator.add([group("dev")])
+        [lease] = take(coordinator)
+        clock.now += 11
+        [lease] = take(coordinator)
+        coordinator.complete(lease.id, 1, played(lease))
+        assert coordinator.collected(["dev"])[1] == {}
+
+
+@pytest.mark.parametrize("field", ["package", "config", "renderer", "prompts"])
+def test_a_worker_that_differs_is_refused_with_both_sides(coordinator: Coordinator, field: str) -> None:
+    coordinator.add([group("a")])
+    with pytest.raises(Refused, match=f"worker w: its {field} is other, the run's is"):
+        coordinator.lease("w", replace(HELLO, **{field: "other"}), 1)
+    assert coordinator.waiting == 1
+
+
+def test_submissions_of_another_attempt_are_fenced(coordinator: Coordinator) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator)
+    with pytest.raises(Refused, match="is of attempt 2, this is attempt 1"):
+        coordinator.complete(lease.id, 2, played(lease))
+    with pytest.raises(Refused, match="not one of attempt 1"):
+        coordinator.complete("1/a/9", 1, played(lease))
+    assert coordinator.counts["fenced"] == 1
+    assert coordinator.complete(lease.id, 1, played(lease))
+
+
+def test_only_the_leased_group_whole_and_by_the_leased_version_is_taken(coordinator: Coordinator) -> None:
+    coordinator.add([group("a"), group("b")])
+    a, b = take(coordinator, capacity=2)
+    for wrong, reason in (
+        (played(a, member=0), "members"),
+        (played(b), "members"),
+        ([*reversed(played(a))], "members"),
+        (played(a, version="run/1.0"), "sampled by run/1.0"),
+    ):
+        with pytest.raises(Refused, match=reason):
+            coordinator.complete(a.id, 1, wrong)
+    assert coordinator.complete(a.id, 1, played(a))
+
+
+def test_leases_name_the_newest_version_and_wait_for_the_first(clock: Clock) -> None:
+    coordinator = Coordinator("run", 1, HELLO, clock=clock)
+    coordinator.add([group("a"), group("b")])
+    assert take(coordinator) == []
+    coordinator.publish(V1)
+    assert take(coordinator)[0].version == V1
+    coordinator.publish(V2)
+    assert take(coordinator)[0].version == V2
+
+
+def test_one_worker_that_cannot_load_a_version_is_quarantined(coordinator: Coordinator) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator, "broken")
+    take(coordinator, "sound")  # is there, and has nothing to do yet
+    coordinator.fail(lease.id, "canary", V1.name)
+    with pytest.raises(Refused, match="worker broken is quarantined"):
+        take(coordinator, "broken")
+    assert coordinator.collected() == ({}, {})
+    assert [lease.group.id for lease in take(coordinator, "sound")] == ["a"]
+
+
+def test_a_version_that_two_workers_cannot_load_stops_the_run(coordinator: Coordinator) -> None:
+    coordinator.add([group("a")])
+    for worker in ("one", "two"):
+        [lease] = take(coordinator, worker)
+        coordinator.fail(lease.id, "canary", V1.name)
+    with pytest.raises(Stopped, match=r"version run/1\.1 could not be loaded by one, two"):
+        coordinator.collected()
+
+
+def test_a_version_that_the_only_worker_cannot_load_stops_the_run(coordinator: Coordinator) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator, "one")
+    coordinator.fail(lease.id, "canary", V1.name)
+    with pytest.raises(Stopped):
+        coordinator.collected()
+
+
+def test_a_group_given_back_is_leased_again(coordinator: Coordinator) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator, "one")
+    coordinator.fail(lease.id, "out of memory")
+    [again] = take(coordinator, "two")
+    assert again.group.id == "a"
+
+
+def test_adding_the_same_groups_again_opens_them_once(coordinator: Coordinator) -> None:
+    for _ in range(2):  # the learner's request was answered, but the answer was lost
+        coordinator.add([group("a")])
+    [lease] = take(coordinator, capacity=5)
+    coordinator.complete(lease.id, 1, played(lease))
+    coordinator.add([group("a")])
+    assert take(coordinator) == []
