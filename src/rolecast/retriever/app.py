@@ -34,6 +34,7 @@ from rolecast.wire.retriever import (
 )
 
 log = logging.getLogger(__name__)
+PENDING = 16_384  # queries that may wait; clients try again
 
 
 class RetrieverSettings(ServiceSettings):
@@ -72,7 +73,8 @@ class _Serving:
         self.retriever = await self.worker.call(lambda: _open_index(self.settings))
         s = self.settings
         self.batcher = Batcher(
-            self.retriever, self.worker, most=s.max_batch, wait=s.batch_milliseconds / 1000, observe=self.batches.observe
+            lambda queries, k: self.worker.run(self.retriever.search(queries, k)),
+            most=s.max_batch, wait=s.batch_milliseconds / 1000, pending=PENDING, observe=self.batches.observe,
         )  # fmt: skip
         self.batcher.start()
         yield

@@ -1,7 +1,8 @@
 """Micro-batching: queries that arrive within a few milliseconds, or while a search is running, are searched together.
 
-The index works in a thread of its own, so that the event loop reads requests meanwhile. Every request gets one query into the
-batch before any gets a second one: a long list delays others by one batch, not by all of its own.
+The service batches what its clients send, over an index that works in a thread of its own so that requests are read meanwhile.
+A client batches what its episodes ask, since a request costs more than a search. Every caller gets one query into the batch
+before any gets a second one: a long list delays others by one batch, not by all of its own.
 """
 
 from __future__ import annotations
@@ -9,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rolecast.ports import Retriever
-from rolecast.service.app import Overloaded
+from rolecast.service.errors import Overloaded
 from rolecast.types import Passage
 
 T = TypeVar("T")
-PENDING = 16_384  # queries that may wait
+Search = Callable[[Sequence[str], int], Awaitable[list[list[Passage]]]]
 
 
 class Worker:
@@ -54,19 +54,19 @@ _Item = tuple[_Request, int]  # a request and the position of one of its queries
 
 
 class Batcher:
-    """`search` of many callers as few searches of many queries; the results are those of `retriever.search` itself."""
+    """`search` of many callers as few searches of many queries; the results are those of `search` itself.
+
+    `most` queries in one search; `wait` seconds for company when nothing is running; more than `pending` waiting queries are
+    `Overloaded`. After an error of the kind `isolated` each query of the batch is searched alone, so that only the caller whose
+    fault it is gets it; any other error is everyone's. `observe` gets the size of every batch.
+    """
 
     def __init__(
-        self,
-        retriever: Retriever,
-        worker: Worker,
-        *,
-        most: int = 64,
-        wait: float = 0.002,
-        observe: Callable[[int], None] = lambda size: None,
-    ) -> None:
-        """`most` queries in one search; `wait` seconds for company when nothing is running. `observe` gets every batch's size."""
-        self._retriever, self._worker, self._most, self._wait, self._observe = retriever, worker, most, wait, observe
+        self, search: Search, *, most: int = 64, wait: float = 0.002, pending: int | None = None,
+        isolated: type[Exception] = Exception, observe: Callable[[int], None] = lambda size: None,
+    ) -> None:  # fmt: skip
+        self._search_all, self._most, self._wait, self._limit = search, most, wait, pending
+        self._isolated, self._observe = isolated, observe
         self._requests: deque[_Request] = deque()
         self._pending = 0
         self._arrived = asyncio.Event()
@@ -84,7 +84,7 @@ class Batcher:
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         if not queries:
             return []
-        if self._pending + len(queries) > PENDING:
+        if self._limit is not None and self._pending + len(queries) > self._limit:
             raise Overloaded(f"{self._pending} queries are waiting; try again")
         request = _Request(queries, k, asyncio.get_running_loop().create_future())
         self._requests.append(request)
@@ -137,21 +137,28 @@ class Batcher:
         for k, items in by_k.items():
             try:
                 await self._answer(items, k)
-            except Exception:  # one query's fault must not be its neighbours'
+            except self._isolated as error:
+                if len(items) == 1:
+                    _fail(items, error)
+                    continue
                 for item in items:
-                    await self._answer_alone(item)
-
-    async def _answer_alone(self, item: _Item) -> None:
-        try:
-            await self._answer([item], item[0].k)
-        except Exception as error:
-            if not item[0].done.done():
-                item[0].done.set_exception(error)
+                    try:
+                        await self._answer([item], k)
+                    except Exception as own:
+                        _fail([item], own)
+            except Exception as error:
+                _fail(items, error)
 
     async def _answer(self, items: Sequence[_Item], k: int) -> None:
         queries = [request.queries[position] for request, position in items]
-        results = await self._worker.run(self._retriever.search(queries, k))
+        results = await self._search_all(queries, k)
         for (request, position), found in zip(items, results, strict=True):
             request.found[position] = found
             if len(request.found) == len(request.queries) and not request.done.done():
                 request.done.set_result([request.found[n] for n in range(len(request.queries))])
+
+
+def _fail(items: Sequence[_Item], error: Exception) -> None:
+    for request, _ in items:
+        if not request.done.done():
+            request.done.set_exception(error)

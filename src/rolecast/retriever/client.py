@@ -1,7 +1,11 @@
-"""`Retriever` over HTTP."""
+"""`Retriever` over HTTP.
+
+Searches of many episodes travel together: what is asked while a request is under way makes the next one.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -10,6 +14,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ValidationError
 
 from rolecast.errors import InputError, RolecastError
+from rolecast.retriever.batching import Batcher
 from rolecast.service.client import JsonClient
 from rolecast.types import Passage
 from rolecast.wire.retriever import EmbeddingsReply, FetchReply, ScoredReply
@@ -23,15 +28,27 @@ class HttpRetriever:
 
     def __init__(self, url: str, *, timeout: float = 30.0, patience: float = 120.0) -> None:
         self._client = JsonClient("retriever", url, timeout=timeout, patience=patience)
+        self._batcher: Batcher | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         if k < 1:  # the wire's 0 is the server's default
             raise InputError(f"k = {k}; ask for at least one passage")
-        found: list[list[Passage]] = []
-        for part in _parts(queries):
-            reply = await self._post("/retrieve", {"queries": part, "topk": k, "return_scores": True}, ScoredReply, len(part))
-            found += [[hit.document.to_passage(hit.score) for hit in hits] for hits in reply.result]
-        return found
+        return await self._batched().search(queries, k)
+
+    def _batched(self) -> Batcher:
+        """One for each event loop that the client is used in."""
+        loop = asyncio.get_running_loop()
+        if self._batcher is None or self._loop is not loop:
+            # What is malformed is its caller's fault; a retriever that cannot be reached fails all who wait, once.
+            self._batcher, self._loop = Batcher(self._retrieve, most=AT_ONCE, wait=0.0, isolated=InputError), loop
+            self._batcher.start()
+        return self._batcher
+
+    async def _retrieve(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        body = {"queries": list(queries), "topk": k, "return_scores": True}
+        reply = await self._post("/retrieve", body, ScoredReply, len(queries))
+        return [[hit.document.to_passage(hit.score) for hit in hits] for hits in reply.result]
 
     async def fetch(self, ids: Sequence[str]) -> list[Passage]:
         found: list[Passage] = []
@@ -48,6 +65,9 @@ class HttpRetriever:
         return np.concatenate(rows)
 
     async def close(self) -> None:
+        if self._batcher is not None and self._loop is asyncio.get_running_loop():
+            await self._batcher.stop()
+        self._batcher = self._loop = None
         await self._client.close()
 
     async def _post(self, path: str, body: object, reply: type[R], results: int | None = None) -> R:

@@ -21,14 +21,11 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from rolecast.errors import InputError, RolecastError
+from rolecast.service.errors import Overloaded
 from rolecast.service.guard import Guard
 
 log = logging.getLogger(__name__)
 Start = Callable[[], AbstractAsyncContextManager[None]]
-
-
-class Overloaded(RolecastError):
-    """More is waiting than the service takes on; the client should try again."""
 
 
 class Service:

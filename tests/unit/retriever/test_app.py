@@ -227,6 +227,31 @@ def test_a_search_outlives_a_restart_of_the_server(index: Path) -> None:
     assert all([p.id for p in found] == ["b", "c"] for [found] in answered)
 
 
+def test_searches_of_many_episodes_travel_together(index: Path) -> None:
+    with serving(*make_retriever(RetrieverSettings(index=str(index)))) as url:
+        client = HttpRetriever(url)
+
+        async def searches() -> list[Any]:
+            return await asyncio.gather(*(client.search(["dog"], 1 + n % 2 if n != 7 else 99) for n in range(40)), return_exceptions=True)
+
+        found = asyncio.run(searches())
+        text = httpx.get(f"{url}/metrics").text
+    assert isinstance(found[7], InputError)
+    assert [len(hits) for n, result in enumerate(found) if n != 7 for hits in result] == [1 + n % 2 for n in range(40) if n != 7]
+    assert f'rolecast_http_requests_total{{route="/retrieve",status="200"}} {2.0}' in text
+
+
+def test_a_retriever_that_is_gone_fails_all_who_wait_at_once() -> None:
+    client = HttpRetriever("http://127.0.0.1:9", patience=0.5)
+
+    async def searches() -> list[Any]:
+        return await asyncio.gather(*(client.search(["dog"], 1) for _ in range(50)), return_exceptions=True)
+
+    begun = time.monotonic()
+    assert all("ROLECAST_RETRIEVER_URL" in str(error) for error in asyncio.run(searches()))
+    assert time.monotonic() - begun < 5
+
+
 TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
 ODD = st.text(alphabet=st.sampled_from('"\\\nnt/u0a \r\t'))
 

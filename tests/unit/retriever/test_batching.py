@@ -6,14 +6,11 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 
 from rolecast.errors import InputError
-from rolecast.retriever import batching
 from rolecast.retriever.batching import Batcher, Worker
-from rolecast.service.app import Overloaded
+from rolecast.service.errors import Overloaded
 from rolecast.types import Passage
 
 
@@ -32,12 +29,6 @@ class Slow:
                 raise InputError(query)
         return [[Passage(f"{query}/{n}", "", query) for n in range(k)] for query in queries]
 
-    async def fetch(self, ids: Sequence[str]) -> list[Passage]:
-        raise NotImplementedError
-
-    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        raise NotImplementedError
-
     @property
     def sizes(self) -> list[int]:
         return [len(queries) for queries, _ in self.searches]
@@ -52,7 +43,7 @@ def worker() -> Iterator[Worker]:
 
 def batched(worker: Worker, slow: Slow, play: Callable[[Batcher], Coroutine[Any, Any, Any]], **options: Any) -> Any:
     async def run() -> Any:
-        batcher = Batcher(slow, worker, **options)
+        batcher = Batcher(lambda queries, k: worker.run(slow.search(queries, k)), **options)
         batcher.start()
         try:
             return await asyncio.wait_for(play(batcher), 10)
@@ -162,6 +153,17 @@ def test_an_error_is_its_own_requests_alone(worker: Worker) -> None:
     assert isinstance(bad1, InputError)
 
 
+def test_an_error_of_another_kind_is_everyones_and_is_not_met_again_for_each(worker: Worker) -> None:
+    slow = Slow()
+
+    async def play(batcher: Batcher) -> Any:
+        return await asyncio.gather(*(batcher.search([query], 1) for query in ("a", "bad", "b")), return_exceptions=True)
+
+    found = batched(worker, slow, play, wait=0.05, isolated=KeyError)
+    assert [str(error) for error in found] == ["bad"] * 3
+    assert slow.sizes == [3]
+
+
 def test_it_goes_on_after_an_error(worker: Worker) -> None:
     async def play(batcher: Batcher) -> Any:
         with pytest.raises(InputError):
@@ -187,9 +189,7 @@ def test_who_has_gone_is_not_searched_for(worker: Worker) -> None:
     assert [query for queries, _ in slow.searches for query in queries] == ["first", "last"]
 
 
-def test_too_many_waiting_are_turned_away_and_room_comes_back(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "PENDING", 10)
-
+def test_too_many_waiting_are_turned_away_and_room_comes_back(worker: Worker) -> None:
     async def play(batcher: Batcher) -> Any:
         taken = asyncio.create_task(batcher.search(["a"] * 8, 1))
         await asyncio.sleep(0)
@@ -203,7 +203,7 @@ def test_too_many_waiting_are_turned_away_and_room_comes_back(worker: Worker, mo
                 await batcher.search(["bad"] * 10, 1)
         return await batcher.search(["c"] * 10, 1)
 
-    assert len(batched(worker, Slow(), play, most=2, wait=0.0)) == 10
+    assert len(batched(worker, Slow(), play, most=2, wait=0.0, pending=10)) == 10
 
 
 def test_no_query_needs_no_search(worker: Worker) -> None:

@@ -23,7 +23,8 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from rolecast.errors import ArtifactError, InputError, RolecastError
-from rolecast.service.app import Overloaded, Service, make_app
+from rolecast.service.app import Service, make_app
+from rolecast.service.errors import Overloaded
 from rolecast.service.server import Server, listening
 from tests.live import serving
 
