@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import tempfile
@@ -11,6 +12,7 @@ import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,7 @@ def submit(
         raise InputError(f"host {host}: give a URL with http:// or https://")
     host, token = host.rstrip("/"), os.environ.get(TOKEN) or None
     _check_server(host, token)
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), redirect_stdout(io.StringIO()):  # kfp prints links
         warnings.simplefilter("ignore")
         package = Path(folder) / "pipeline.yaml"
         compile_pipeline(package)

@@ -6,14 +6,18 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from click.testing import Result
+from typer.testing import CliRunner
 
+from rolecast.cli.pipeline import app
 from rolecast.errors import InputError, RolecastError
-from rolecast.launching.submit import TOKEN, submit
+from rolecast.launching.submit import HOST, TOKEN, submit
 
 
 class Server(ThreadingHTTPServer):
@@ -102,3 +106,38 @@ def test_a_run_that_is_refused_shows_the_servers_words(server: Server) -> None:
     server.statuses["runs"] = 403
     with pytest.raises(RolecastError, match="HTTP 403 no such right"):
         submit(server.url, ARGUMENTS, name="demo")
+
+
+def command(*arguments: str, config: Path) -> Result:
+    return CliRunner().invoke(app, ["submit", "--config", str(config), "--run", "s3://store/runs/a", *arguments])
+
+
+@pytest.fixture
+def config() -> Iterator[Path]:
+    with as_file(files("rolecast.presets") / "demo.yaml") as file:
+        yield file
+
+
+def test_the_command_passes_config_job_and_images_on(server: Server, config: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("image: rolecast-learner:1\nnodes: 2\n")
+    result = command("--host", server.url, "--job", str(tmp_path / "job.yaml"), "--image", "rolecast-control:1", config=config)
+    assert result.output == f"{server.url}/#/runs/details/run-1\n", result.exception
+    parameters = server.runs[0]["runtime_config"]["parameters"]
+    assert set(parameters) == {"run", "config", "launcher", "job", "image"}
+    assert json.loads(parameters["job"]) == {"image": "rolecast-learner:1", "nodes": 2}
+    assert json.loads(parameters["config"])["name"] == "demo"
+    assert server.runs[0]["service_account"] == "rolecast-launcher"
+
+
+def test_the_host_comes_from_the_environment_too(server: Server, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HOST, server.url)
+    assert command("--launcher", "local", config=config).exit_code == 0
+    assert len(server.runs) == 1
+
+
+def test_a_fault_in_the_job_is_told_before_anything_is_submitted(server: Server, config: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("image: rolecast-learner:1\nzero_stage: 5\n")
+    result = command("--host", server.url, "--job", str(tmp_path / "job.yaml"), config=config)
+    assert isinstance(result.exception, InputError)
+    assert "job.yaml: zero_stage" in str(result.exception)
+    assert not server.runs
