@@ -138,7 +138,7 @@ class DeepSpeedBackend:
         if self._zero < 3:
             return {name: tensor.detach() for name, tensor in self.module.state_dict().items()}
         full = {}
-        for name, parameter in self.module.named_parameters():
+        for name, parameter in self.module.named_parameters(remove_duplicate=False):  # tied weights have a name each, as in state_dict
             with self._deepspeed.zero.GatheredParameters([parameter]):
                 full[name] = parameter.detach().cpu().clone()
         return {**full, **{name: buffer.detach() for name, buffer in self.module.named_buffers()}}

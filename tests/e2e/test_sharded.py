@@ -1,0 +1,58 @@
+"""ZeRO-2 and ZeRO-3 over two processes train as one plain process does, and can be rolled back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.weed import free_ports
+
+pytestmark = pytest.mark.slow
+SCRIPT = Path(__file__).with_name("sharded.py")
+REPOSITORY = SCRIPT.parents[2]
+
+
+def train(folder: Path, ranks: int, name: str, zero: int, optimizer: str) -> dict[str, Any]:
+    out = folder / f"{name}-{zero}-{optimizer}-{ranks}.pt"
+    launcher = [sys.executable]
+    if ranks > 1:
+        launcher = [str(Path(sys.executable).with_name("torchrun")), f"--nproc-per-node={ranks}", f"--master-port={free_ports(1)[0]}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [*launcher, str(SCRIPT), str(out), name, str(zero), optimizer], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    result: dict[str, Any] = torch.load(out)
+    return result
+
+
+def largest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((tensor - other[name]).abs().max()) for name, tensor in one.items())
+
+
+@pytest.fixture(scope="module", params=["sgd", "adamw"])
+def alone(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    return request.param, train(tmp_path_factory.mktemp("alone"), 1, "plain", 0, request.param)
+
+
+@pytest.mark.parametrize(("name", "zero"), [("plain", 0), ("deepspeed", 2), ("deepspeed", 3)])
+def test_two_ranks_train_as_one(alone: tuple[str, dict[str, Any]], tmp_path: Path, name: str, zero: int) -> None:
+    optimizer, one = alone
+    two = train(tmp_path, 2, name, zero, optimizer)
+    for ours, theirs in zip(one["told"], two["told"], strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], abs=1e-4)
+    assert one["told"][-1]["loss"] < one["told"][0]["loss"] - 0.1  # there was something to agree on
+    # AdamW divides small differences by small numbers: there the losses are what is compared, and the distance is said.
+    difference = largest(one["weights"], two["weights"])
+    print(f"{name} {zero} {optimizer}: max |Δθ| = {difference:.1e}")
+    if optimizer == "sgd":
+        assert difference <= 1e-5
+        assert largest(one["after"], two["after"]) <= 1e-5
