@@ -34,6 +34,11 @@ class HttpRetriever:
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         if k < 1:  # the wire's 0 is the server's default
             raise InputError(f"k = {k}; ask for at least one passage")
+        for query in queries:
+            try:
+                query.encode()
+            except UnicodeEncodeError:  # here, since it would break the request of everyone in the batch
+                raise InputError(f"query {query!r} holds half of a surrogate pair; send whole characters") from None
         return await self._batched().search(queries, k)
 
     def _batched(self) -> Batcher:

@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +239,26 @@ def test_searches_of_many_episodes_travel_together(index: Path) -> None:
     assert isinstance(found[7], InputError)
     assert [len(hits) for n, result in enumerate(found) if n != 7 for hits in result] == [1 + n % 2 for n in range(40) if n != 7]
     assert f'rolecast_http_requests_total{{route="/retrieve",status="200"}} {2.0}' in text
+
+
+def test_one_bad_search_does_not_spoil_the_request_that_it_travels_in(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    retrieve = HttpRetriever._retrieve
+
+    async def picky(self: HttpRetriever, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        if "refused" in queries:
+            raise InputError("refused")
+        return await retrieve(self, queries, k)
+
+    monkeypatch.setattr(HttpRetriever, "_retrieve", picky)
+    client = HttpRetriever(url)
+
+    async def searches() -> list[Any]:
+        return await asyncio.gather(*(client.search([q], 2) for q in ("dog", "refused", "\ud800", "cat")), return_exceptions=True)
+
+    dog, refused, half, cat = asyncio.run(searches())
+    assert [[p.id for p in hits] for [hits] in (dog, cat)] == [["b", "c"], ["a"]]
+    assert str(refused) == "refused"
+    assert isinstance(half, InputError)
 
 
 def test_a_retriever_that_is_gone_fails_all_who_wait_at_once() -> None:
