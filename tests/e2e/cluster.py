@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -37,7 +38,10 @@ class Process:
             os.killpg(self._process.pid, number)
 
     def kill(self) -> None:
-        self.signal(signal.SIGKILL)
+        """With everything that it started, as a node's kernel would: torchrun's ranks have sessions of their own."""
+        for pid in reversed(_tree(self._process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._process.wait()
 
     def stop(self, seconds: float = 20.0) -> int:
@@ -114,6 +118,12 @@ class Cluster:
     def stop(self) -> None:
         for process in reversed(self.processes):
             process.stop()
+
+
+def _tree(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    below = [int(child) for child in children.read_text().split()] if children.exists() else []
+    return [pid, *(descendant for child in below for descendant in _tree(child))]
 
 
 def _answers(url: str) -> bool:

@@ -75,6 +75,10 @@ def make_app(coordinator: Coordinator, config: str, store: str, token: str) -> F
 
     control = [Depends(learner)]
 
+    @app.get("/v1/control/ready", dependencies=control)
+    async def ready() -> dict[str, str]:
+        return {"status": "ok"}
+
     @app.post("/v1/control/version", dependencies=control)
     async def version(published: wire.Published) -> dict[str, str]:
         coordinator.publish(published.version)

@@ -30,8 +30,9 @@ class _Http:
         return self._call("POST", path, content=content, headers={"Content-Type": kind}, params=params)
 
     def answers(self) -> bool:
+        """Whether it is there and takes us for its learner: what else listens on the port is not it."""
         try:
-            return self._client.get("/healthz").is_success
+            return self._client.get("/v1/control/ready").is_success
         except httpx.TransportError:
             return False
 

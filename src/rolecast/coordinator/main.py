@@ -10,9 +10,11 @@ import uvicorn
 
 from rolecast.coordinator.app import make_app
 from rolecast.coordinator.leases import Coordinator, Handshake
+from rolecast.processes import die_with_parent
 
 
 def main() -> None:
+    die_with_parent()
     settings = json.load(sys.stdin)
     coordinator = Coordinator(
         settings["run"], settings["attempt"], Handshake(**settings["handshake"]), settings["lease_seconds"], settings["tries"]

@@ -7,6 +7,7 @@ import os
 import secrets
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ from rolecast.coordinator.client import HttpControl
 from rolecast.coordinator.leases import Handshake
 from rolecast.errors import RolecastError
 from rolecast.ports import Store
+from rolecast.processes import PARENT
 from rolecast.stages.run import Run
 
 PORT = "ROLECAST_COORDINATOR_PORT"
@@ -40,7 +42,10 @@ def child_coordinator(run: Run, handshake: Handshake) -> Iterator[Child]:
         "lease_seconds": run.config.rl.lease_seconds, "tries": run.config.rl.lease_tries, "port": port,
     }  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-m", "rolecast.coordinator.main"], stdin=subprocess.PIPE, env={**os.environ, TOKEN: token}, text=True
+        [sys.executable, "-m", "rolecast.coordinator.main"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, TOKEN: token, PARENT: str(os.getpid())},
+        text=True,
     )
     try:
         assert process.stdin is not None
@@ -60,8 +65,9 @@ def child_coordinator(run: Run, handshake: Handshake) -> Iterator[Child]:
 
 def take_attempt(store: Store) -> int:
     """The number after the last attempt of this run. Two learners that start at once get different ones; the later fences the earlier."""
+    claim = uuid.uuid4().bytes  # of two that race, each can tell its own
     for attempt in range(1, MOST_ATTEMPTS):
-        if store.put(f"attempts/{attempt:04d}", b"", absent=True):
+        if store.put(f"attempts/{attempt:04d}", claim, absent=True):
             return attempt
     raise RolecastError(f"the run was started {MOST_ATTEMPTS - 1} times; something restarts it for ever")
 

@@ -24,7 +24,8 @@ def run_local(path: Path, config: RunConfig) -> None:
         raise InputError("kfp is not installed; pip install 'rolecast[local]'") from None
     from rolecast_pipelines.sft_rl_eval import sft_rl_eval
 
-    from rolecast.stages.run import PARENT, create
+    from rolecast.processes import PARENT
+    from rolecast.stages.run import create
 
     create(path, config)  # a folder with another run is refused here, in one line, not inside a step
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(path / ".kfp"), raise_on_error=True)

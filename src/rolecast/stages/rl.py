@@ -59,6 +59,7 @@ def rl(run: Run, ranks: Ranks = ALONE) -> Path:
         trainer = Trainer.open(run, ranks, stack)
         trainer.train()
         if ranks.first:
+            run.has(trainer.best)  # after a resume it may be in the store alone
             with writing(run.model("rl"), "model", {"config": run.config.fingerprint, **trainer.progress.best}) as partial:
                 shutil.copytree(trainer.best, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
             run.publish(run.model("rl"))
@@ -177,8 +178,7 @@ class Trainer:
     def _record(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """The step's shard. A step that is done again after a crash has samples of its own, and replaces it."""
         shard = self.folder / "trajectories" / f"step-{step:06d}"
-        if self.run.has(shard):
-            self.run.discard(shard)
+        self.run.replace(shard)
         with writing(shard, "trajectories", {"step": step, "config": self.run.config.fingerprint}) as partial:
             (partial / "trajectories.json.gz").write_bytes(pack(trajectories))
         self.run.publish(shard)
@@ -193,6 +193,7 @@ class Trainer:
             self.progress.best = {"step": step, "em": em}
             weights = self.learner.backend.weights()
             if ranks.first:
+                self.run.replace(self.best)  # a step that is done again after a crash
                 with writing(self.best, "model", {"step": step, "dev_em": em}) as partial:
                     checkpoint.save_model(self.learner.policy.model, self.tokenizer, partial, weights)
                 self.run.publish(self.best)
@@ -202,7 +203,7 @@ class Trainer:
         """Keeps the best models that a checkpoint may still come back to."""
         if self.learner.ranks.first:
             kept = {int(found.progress["best"]["step"]) for found in checkpoint.all_of(self.folder / "checkpoints")}
-            for path in sorted((self.folder / "best").glob("step-*")):
+            for path in self.run.artifacts(self.folder / "best"):
                 if int(path.name.removeprefix("step-")) not in kept | {int(self.progress.best["step"])}:
                     self.run.discard(path)
 

@@ -6,14 +6,11 @@ them and published when they are committed, so that pods without a common disk c
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import hashlib
 import json
 import os
 import shutil
-import signal
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,10 +21,10 @@ from pathlib import Path
 from rolecast.config import RunConfig, read_json_config
 from rolecast.errors import InputError
 from rolecast.ports import Store
-from rolecast.store.artifact import committed, recover, write_text
+from rolecast.processes import die_with_parent
+from rolecast.store.artifact import MANIFEST, committed, recover, write_text
 from rolecast.store.uri import S3, open_store
 
-PARENT = "ROLECAST_DIE_WITH_PARENT"
 WORKDIR = "ROLECAST_WORKDIR"
 
 
@@ -67,15 +64,29 @@ class Run:
         return True
 
     def publish(self, artifact: Path) -> None:
-        """Makes a committed artifact of the folder one of the run."""
+        """Makes a committed artifact of the folder one of the run. One process publishes for a run at a time, so what an
+        earlier one left half uploaded under this key is swept away."""
         if self.store is not None:
+            if not self.store.committed(self._key(artifact)):
+                self.store.delete(self._key(artifact))
             self.store.publish(artifact, self._key(artifact))
+
+    def artifacts(self, folder: Path) -> list[Path]:
+        """Places of the artifacts directly below `folder`, here or in the store, sorted."""
+        here = {manifest.parent for manifest in folder.glob(f"*/{MANIFEST}")}
+        stored = {self.path / key for key in self.store.artifacts(self._key(folder))} if self.store is not None else set()
+        return sorted(here | stored)
 
     def discard(self, artifact: Path) -> None:
         """Deletes an artifact that nothing refers to any more."""
-        shutil.rmtree(artifact)
+        shutil.rmtree(artifact, ignore_errors=True)
         if self.store is not None:
             self.store.delete(self._key(artifact))
+
+    def replace(self, artifact: Path) -> None:
+        """Makes room for an artifact that is written anew."""
+        if committed(artifact) or (self.store is not None and self.store.committed(self._key(artifact))):
+            self.discard(artifact)
 
     def record(self, file: Path) -> None:
         """Keeps a small file that changes, such as a stage's metrics."""
@@ -147,7 +158,7 @@ def working(run: Run, stage: str, first: bool = True) -> Iterator[None]:
     if not first:
         yield
         return
-    _die_with_parent()
+    die_with_parent()
     with (run.path / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,11 +181,3 @@ def _note_seconds(run: Run, stage: str, spent: float) -> None:
     noted[stage] = round(noted.get(stage, 0.0) + spent, 1)
     write_text(run.path / "seconds.json", json.dumps(noted, indent=1))
     run.record(run.path / "seconds.json")
-
-
-def _die_with_parent() -> None:
-    """A stage started by the local pipeline ends when the pipeline is killed, so that it cannot write beside its successor."""
-    if sys.platform == "linux" and os.environ.get(PARENT):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != int(os.environ[PARENT]) and os.getppid() == 1:
-            sys.exit(1)
