@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch.utils.tensorboard import SummaryWriter
-
 from rolecast.store.artifact import write_text
 
 
@@ -19,6 +17,8 @@ class MetricsLog:
         self._writes = writes
         if not writes:
             return
+        from torch.utils.tensorboard import SummaryWriter  # here, because a report reads metrics where there is no torch
+
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / "metrics.jsonl"
         kept = [row for row in read_metrics(folder) if row["step"] <= after_step]

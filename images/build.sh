@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Builds images with the first of docker, podman and buildah that is there.
+# Usage: images/build.sh [NAME...], where NAME is a part, or a part with "-cuda"; the six CPU images by default.
+# Environment: REGISTRY (localhost), TAG (dev), TORCH_INDEX, PYTHON_IMAGE, ENCODER (see the Dockerfiles), BUILD_TOOL, and BUILD_ARGS, which
+# is given to the builder as it is, say "--network host".
+set -euo pipefail
+cd "$(dirname "$0")/.."
+registry=${REGISTRY:-localhost} tag=${TAG:-dev}
+
+tool=${BUILD_TOOL:-}
+for candidate in docker podman buildah; do
+    [ -n "$tool" ] || ! command -v "$candidate" >/dev/null || tool=$candidate
+done
+[ -n "$tool" ] || { echo "build: none of docker, podman and buildah is on PATH; install one" >&2; exit 2; }
+case $(basename "$tool") in
+    docker) build=("$tool" build) ;;
+    *) build=("$tool" build --layers --format docker) ;; # the docker format, because OCI's has no shell for RUN
+esac
+read -ra extra <<<"${BUILD_ARGS:-}"
+
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
+revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
+arguments=(--build-arg "VERSION=$version" --build-arg "REVISION=$revision")
+[ -z "${PYTHON_IMAGE:-}" ] || arguments+=(--build-arg "PYTHON_IMAGE=$PYTHON_IMAGE")
+
+[ $# -gt 0 ] || set -- control judge retriever rollout agent learner
+for name in "$@"; do
+    part=${name%-cuda} suffix=${name#"${name%-cuda}"}
+    file=images/$part/Dockerfile${suffix/-/.}
+    [ -f "$file" ] || { echo "build: no image $name; there is no $file" >&2; exit 2; }
+    chosen=("${arguments[@]}")
+    for argument in TORCH_INDEX ENCODER; do
+        if [ -n "${!argument:-}" ] && grep -q "^ARG $argument" "$file"; then chosen+=(--build-arg "$argument=${!argument}"); fi
+    done
+    image=$registry/rolecast-$part:$tag$suffix
+    echo "build: $image"
+    "${build[@]}" "${extra[@]}" "${chosen[@]}" --tag "$image" --file "$file" .
+done

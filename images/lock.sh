@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Writes the locks that images install: every package of a part's extra at one version, as pip resolves it under a constraints file.
+# Usage: images/lock.sh [NAME...], where NAME is a part, a part with "-cuda", or "build"; all by default.
+# A lock is for the Python and platform that run this script: PYTHON, else the Python 3.11 of .venv or PATH.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-$(command -v .venv/bin/python || command -v python3.11)}
+torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
+report=$(mktemp)
+trap 'rm -f "$report"' EXIT
+
+# resolve LOCK TITLE PIP-ARGUMENT...
+resolve() {
+    local lock=$1 title=$2
+    shift 2
+    "$python" -m pip install --quiet --dry-run --ignore-installed --report "$report" "$@"
+    "$python" - "$report" "$title" >"$lock.new" <<'PYTHON'
+import json, re, sys
+
+report, title = sys.argv[1:]
+print(f"# {title}\n# Written by images/lock.sh; change pyproject.toml or the constraints and run it again.")
+pins = set()
+for item in json.load(open(report))["install"]:
+    name = re.sub(r"[-_.]+", "-", item["metadata"]["name"]).lower()
+    if name != "rolecast":
+        pins.add(f"{name}=={item['metadata']['version'].partition('+')[0]}")  # a build's own suffix is the index's affair
+print("\n".join(sorted(pins)))
+PYTHON
+    mv "$lock.new" "$lock"
+    echo "lock: $lock, $(grep -c == "$lock") packages"
+}
+
+# resolve_cpu PART [REQUIREMENT]
+resolve_cpu() {
+    local part=$1
+    shift
+    resolve "images/$part/requirements.lock" "rolecast[$part] on CPU." -c images/constraints.txt --extra-index-url "$torch_index" ".[$part]" "$@"
+}
+
+# A pipeline's steps prepare and evaluate run in these images, and Kubeflow starts a step with the kfp that is in its image.
+step=kfp
+
+lock() {
+    case $1 in
+        build) resolve images/build.lock "What makes the project's wheel." -c images/constraints.txt hatchling ;;
+        rollout-cuda)
+            resolve images/rollout/requirements-cuda.lock "rolecast[rollout] with vLLM, on CUDA." -c images/constraints-cuda.txt ".[rollout]" "$step" vllm
+            ;;
+        retriever-cuda)
+            resolve images/retriever/requirements-cuda.lock "rolecast[retriever] on CUDA." -c images/constraints-cuda.txt ".[retriever]" "$step"
+            ;;
+        learner-cuda) resolve images/learner/requirements-cuda.lock "rolecast[learner] on CUDA." -c images/constraints-cuda.txt ".[learner]" ;;
+        retriever | rollout) resolve_cpu "$1" "$step" ;;
+        control | judge | learner | agent) resolve_cpu "$1" ;;
+        *)
+            echo "lock: no image $1; parts are control, retriever, judge, rollout, learner and agent" >&2
+            exit 2
+            ;;
+    esac
+}
+
+for name in "${@:-build}"; do lock "$name"; done
+if [ $# -eq 0 ]; then
+    for name in control retriever judge rollout learner agent retriever-cuda rollout-cuda learner-cuda; do lock "$name"; done
+fi
