@@ -6,8 +6,11 @@ import argparse
 import logging
 import os
 import sys
+from dataclasses import replace
 
-from rolecast.errors import RolecastError
+from rolecast.errors import InputError, RolecastError
+from rolecast.learner.settings import BackendConfig
+from rolecast.stages.run import Run, open_run
 
 
 def main() -> None:
@@ -30,11 +33,10 @@ def train(stage: str, location: str) -> None:
     from rolecast.learner.ranks import join, leave
     from rolecast.stages.index import index
     from rolecast.stages.rl import rl
-    from rolecast.stages.run import open_run
     from rolecast.stages.sft import sft
     from rolecast.stages.world import world
 
-    run = open_run(location)
+    run = with_zero_stage(open_run(location))
     ranks = join()
     if ranks.first:
         world(run)
@@ -42,6 +44,17 @@ def train(stage: str, location: str) -> None:
     ranks.barrier()
     {"sft": sft, "rl": rl}[stage](run, ranks)
     leave()
+
+
+def with_zero_stage(run: Run) -> Run:
+    """A job may say how it shards (ROLECAST_ZERO_STAGE): 0 is plain torch, 1 to 3 DeepSpeed. Otherwise the run's config does."""
+    stage = os.environ.get("ROLECAST_ZERO_STAGE", "")
+    if not stage:
+        return run
+    if stage not in ("0", "1", "2", "3"):
+        raise InputError(f"ROLECAST_ZERO_STAGE is {stage!r}; it is 0, 1, 2 or 3")
+    backend = BackendConfig(name="deepspeed", zero=int(stage)) if stage != "0" else BackendConfig()
+    return replace(run, config=run.config.model_copy(update={"learner": backend}))
 
 
 if __name__ == "__main__":

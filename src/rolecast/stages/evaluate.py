@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rolecast.evaluation.metrics import summarize
 from rolecast.evaluation.trace import trace
-from rolecast.judge.lexical import LexicalJudge
 from rolecast.methods.registry import make_method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector, Episode
@@ -15,7 +14,7 @@ from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.rollout.render import Renderer
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
-from rolecast.stages.team import load_model, load_questions, open_retriever, prepare_torch, require_model
+from rolecast.stages.team import load_model, load_questions, open_judge, open_retriever, prepare_torch, require_model
 from rolecast.store.artifact import writing
 from rolecast.types import Version
 
@@ -38,7 +37,7 @@ def _evaluate(run: Run, stage: str) -> None:
     slots = {role.slot: model for role in method.roles.values()}
     engine = TransformersEngine(slots, renderer, c.engine.max_batch, c.model.max_context, str(Version(c.name, 0, 0, stage)))
     collector = Collector(
-        method, engine, open_retriever(run), LexicalJudge(), renderer, c.seed, c.model.max_context, c.engine.in_flight, c.lockstep
+        method, engine, open_retriever(run), open_judge(), renderer, c.seed, c.model.max_context, c.engine.in_flight, c.lockstep
     )
     questions = load_questions(run, "test")[: c.eval.n]
     bar = Progress(f"eval {stage}", len(questions))

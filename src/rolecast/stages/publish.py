@@ -16,7 +16,6 @@ from rolecast.config import RunConfig
 from rolecast.coordinator.leases import Handshake
 from rolecast.coordinator.process import Child, child_coordinator
 from rolecast.errors import InputError
-from rolecast.judge.lexical import LexicalJudge
 from rolecast.methods.base import Method
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.transformers import TransformersEngine
@@ -24,7 +23,7 @@ from rolecast.rollout.render import Renderer
 from rolecast.rollout.rollouts import Rollouts, local_rollouts
 from rolecast.rollout.versions import KIND, write_team
 from rolecast.stages.run import Run
-from rolecast.stages.team import load_model, open_retriever
+from rolecast.stages.team import load_model, open_judge, open_retriever
 from rolecast.store.artifact import writing
 from rolecast.types import Version
 
@@ -71,7 +70,7 @@ class _Local:
         renderer = Renderer(tokenizer)
         engine = TransformersEngine(slots, renderer, c.engine.max_batch, c.model.max_context)
         collector = Collector(
-            method, engine, open_retriever(run), LexicalJudge(), renderer, c.seed, c.model.max_context, c.engine.in_flight, c.lockstep
+            method, engine, open_retriever(run), open_judge(), renderer, c.seed, c.model.max_context, c.engine.in_flight, c.lockstep
         )
         return cls(run, local_rollouts(collector, c.name, handshake(c, method, tokenizer)), sampled, shared)
 

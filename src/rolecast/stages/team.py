@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -18,6 +19,10 @@ from transformers.utils.logging import disable_progress_bar
 from rolecast.config import ModelConfig, RunConfig
 from rolecast.data.records import read_questions
 from rolecast.errors import InputError
+from rolecast.judge.client import HttpJudge
+from rolecast.judge.lexical import LexicalJudge
+from rolecast.ports import Judge, Retriever
+from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever
 from rolecast.stages.run import Run
 from rolecast.store.artifact import verify
@@ -84,8 +89,20 @@ def _dtype(config: ModelConfig) -> torch.dtype:
 
 def load_questions(run: Run, split: str) -> list[Question]:
     given = getattr(run.config.data, split)
+    if not given:
+        run.has(run.world)
     return read_questions(Path(given) if given else run.world / f"{split}.jsonl")
 
 
-def open_retriever(run: Run) -> LocalRetriever:
+def open_retriever(run: Run) -> Retriever:
+    """The service at ROLECAST_RETRIEVER_URL, if there is one; else the run's own index."""
+    if url := os.environ.get("ROLECAST_RETRIEVER_URL"):
+        return HttpRetriever(url)
+    run.has(run.index)
     return LocalRetriever.open(run.index, run.config.retriever.kind)
+
+
+def open_judge() -> Judge:
+    """The service at ROLECAST_JUDGE_URL, if there is one; else the lexical judge."""
+    url = os.environ.get("ROLECAST_JUDGE_URL")
+    return HttpJudge(url) if url else LexicalJudge()
