@@ -18,7 +18,7 @@ from tests.e2e.test_resume import CONFIG
 
 METHODS = {
     "decor": CONFIG.split("method: ")[1].splitlines()[0],
-    "search_r1 with GRPO": "{name: search_r1, algorithm: grpo, reward: format, prompts: compact, max_tokens: 20, observation_tokens: 64, lr: 1.0e-3}",
+    "search_r1 with GRPO": "{name: search_r1, algorithm: grpo, reward: format, prompts: compact, max_tokens: 20, observation_tokens: 64, lr: 1.0e-4}",
     "search_r1 with PPO": "{name: search_r1, algorithm: ppo, reward: format, prompts: compact, max_tokens: 20, observation_tokens: 64, lr: 1.0e-3, critic_lr: 1.0e-3}",
 }
 

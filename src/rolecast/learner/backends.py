@@ -6,7 +6,6 @@ DeepSpeed averages instead; the factor is put back here, once.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -92,8 +91,6 @@ class DeepSpeedBackend:
         if config.name == "muon":
             raise InputError("optimizer muon needs whole matrices, which ZeRO cuts up; use optimizer.name=adamw or learner.name=plain")
         self.module, self._ranks, self._zero = module, ranks, backend.zero
-        if not torch.cuda.is_available():
-            os.environ.setdefault("DS_ACCELERATOR", "cpu")
         try:
             import deepspeed
         except ImportError:

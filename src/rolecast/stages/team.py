@@ -33,6 +33,8 @@ from rolecast.world.tokenizer import demo_tokenizer
 def prepare_torch(config: RunConfig) -> None:
     """Threads and determinism. Must run before the first tensor work of a stage."""
     disable_progress_bar()  # of loading and saving; a stage has its own
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # or DeepSpeed, which transformers imports where it is there, warns of it
     if config.threads:
         torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
