@@ -21,6 +21,7 @@ config='{"name": "smoke", "threads": 1, "learner": {"name": "deepspeed", "zero":
  "sft": {"steps": 2, "batch": 4}}'
 work=$(mktemp -d)
 service= # the container that serves right now
+# shellcheck disable=SC2329 # the trap calls it
 cleanup() {
     [ -z "$service" ] || "$tool" rm --force "$service" >/dev/null 2>&1 || true
     rm -rf "$work" || echo "smoke: $work holds files of other users; delete it as root" >&2

@@ -96,7 +96,11 @@ def test_slim_images_carry_no_torch(part: str) -> None:
     assert not {"torch", "transformers", "faiss-cpu", "vllm"} & set(locked(IMAGES / part / "requirements.lock"))
 
 
-@pytest.mark.parametrize("lock", [lock for _, lock in LOCKS if lock.parent.name in ("control", "retriever", "rollout")], ids=str)
+@pytest.mark.parametrize(
+    "lock",
+    [lock for _, lock in LOCKS if lock.parent.name in ("control", "retriever", "rollout")],
+    ids=lambda lock: f"{lock.parent.name}/{lock.name}",
+)
 def test_images_of_pipeline_steps_carry_kfp(lock: Path) -> None:
     """Components install nothing when they start: Kubeflow runs a step with the kfp that its image has."""
     assert "kfp" in locked(lock)
