@@ -1,0 +1,143 @@
+"""A run that lives in a bucket: stages on different machines find each other's artifacts, and nothing is trained over."""
+
+from __future__ import annotations
+
+import io
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from rolecast.config import RunConfig
+from rolecast.coordinator.process import take_attempt
+from rolecast.errors import InputError
+from rolecast.learner.learner import Learner, make_learner
+from rolecast.learner.model import Policy
+from rolecast.learner.ranks import ALONE
+from rolecast.learner.settings import OptimizerConfig
+from rolecast.stages import checkpoints
+from rolecast.stages.run import Run, create, open_run
+from rolecast.store.artifact import writing
+from rolecast.types import Objective
+from tests.tiny import TOKENIZER, tiny_model
+from tests.weed import S3Server
+
+CONFIG = RunConfig(name="here")
+
+
+@pytest.fixture
+def location(weed: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in weed.environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("ROLECAST_WORKDIR", str(tmp_path / "one"))
+    return f"s3://{weed.make_bucket(f'run-{uuid.uuid4().hex[:12]}')}/runs/here"
+
+
+def on_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, location: str) -> Run:
+    monkeypatch.setenv("ROLECAST_WORKDIR", str(tmp_path / "two"))
+    return open_run(location)
+
+
+def make(run: Run, path: Path, text: str = "x") -> Path:
+    with writing(path, "model", {}) as partial:
+        (partial / "file").write_text(text)
+    return path
+
+
+def test_a_run_is_created_once_and_opened_by_its_address(location: str) -> None:
+    create(location, CONFIG)
+    create(location, CONFIG)
+    assert open_run(location).config == CONFIG
+    with pytest.raises(InputError, match=r"holds a run with another config \(differs in seed\)"):
+        create(location, RunConfig(name="here", seed=1))
+    with pytest.raises(InputError, match="is not a run"):
+        open_run(f"{location}-other")
+
+
+def test_an_artifact_is_found_on_another_machine(location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = create(location, CONFIG)
+    assert not run.has(run.model("sft"))
+    run.publish(make(run, run.model("sft")))
+    there = on_another_machine(monkeypatch, tmp_path, location)
+    assert there.path != run.path
+    assert there.has(there.model("sft"))
+    assert (there.model("sft") / "file").read_text() == "x"
+
+
+def test_records_follow_and_the_folders_own_are_kept(location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = create(location, CONFIG)
+    metrics = run.stage("rl") / "metrics.jsonl"
+    metrics.parent.mkdir(parents=True)
+    metrics.write_text("1\n")
+    run.record(metrics)
+    there = on_another_machine(monkeypatch, tmp_path, location)
+    file = there.recall(there.stage("rl") / "metrics.jsonl")
+    assert file.read_text() == "1\n"
+    file.write_text("1\n2\n")
+    assert there.recall(file).read_text() == "1\n2\n"
+
+
+def test_what_a_killed_upload_left_does_not_block_the_next(location: str, weed: S3Server) -> None:
+    run = create(location, CONFIG)
+    assert run.store is not None
+    bucket, _, prefix = location.removeprefix("s3://").partition("/")
+    for name, data in ((".claim", b"of a process that is no more"), ("file", b"half")):
+        weed.client.put_object(
+            bucket_name=bucket, object_name=f"{prefix}/rl/best/step-000010/{name}", data=io.BytesIO(data), length=len(data)
+        )
+    run.publish(make(run, run.stage("rl") / "best" / "step-000010"))
+    assert run.store.committed("rl/best/step-000010")
+
+
+def test_an_artifact_is_replaced_and_discarded_in_both_places(location: str) -> None:
+    run = create(location, CONFIG)
+    assert run.store is not None
+    path = run.stage("rl") / "trajectories" / "step-000001"
+    for text in ("first", "second"):  # the step is done again after a crash
+        run.replace(path)
+        run.publish(make(run, path, text))
+    assert run.store.get("rl/trajectories/step-000001/file") == b"second"
+    assert run.artifacts(path.parent) == [path]
+    run.discard(path)
+    assert (run.artifacts(path.parent), path.exists()) == ([], False)
+
+
+def test_each_attempt_has_a_number_of_its_own(location: str) -> None:
+    run = create(location, CONFIG)
+    assert run.store is not None
+    with ThreadPoolExecutor(4) as pool:
+        numbers = list(pool.map(lambda _: take_attempt(open_run(location).store), range(4)))  # type: ignore[arg-type]
+    assert sorted(numbers) == [1, 2, 3, 4]
+
+
+def learner() -> Learner:
+    objective = Objective("o", "shared", "nll", "none", "token", 1e-3, minibatches=1)
+    return make_learner(objective, Policy(tiny_model()), OptimizerConfig(), 10, 0)
+
+
+def test_the_newest_sound_checkpoint_is_found_and_older_ones_are_pruned(
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = create(location, CONFIG)
+    assert run.store is not None
+    assert checkpoints.newest(run, "rl", ALONE) is None
+    for step in (1, 2, 3):
+        checkpoints.save(run, "rl", step, learner(), TOKENIZER, {"step": step}, keep=2)
+    assert run.store.artifacts("rl/checkpoints") == ["rl/checkpoints/step-000002", "rl/checkpoints/step-000003"]
+    there = on_another_machine(monkeypatch, tmp_path, location)
+    found = checkpoints.newest(there, "rl", ALONE)
+    assert found is not None
+    assert (found.step, found.progress) == (3, {"step": 3})
+
+
+def test_a_damaged_checkpoint_is_passed_over(location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = create(location, CONFIG)
+    assert run.store is not None
+    for step in (1, 2):
+        checkpoints.save(run, "rl", step, learner(), TOKENIZER, {}, keep=2)
+    run.store.put("rl/checkpoints/step-000002/progress.json", b'{"not": "what was written"}')
+    there = on_another_machine(monkeypatch, tmp_path, location)
+    found = checkpoints.newest(there, "rl", ALONE)
+    assert found is not None
+    assert found.step == 1
