@@ -1,0 +1,152 @@
+"""Groups from learner to worker and back, with a worker that is scripted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rolecast.coordinator.leases import Coordinator, Group, Handshake, Refused, TeamVersion
+from rolecast.errors import RolecastError
+from rolecast.ports import Sampling
+from rolecast.rollout.collect import Episode
+from rolecast.rollout.rollouts import Rollouts
+from rolecast.rollout.versions import CanaryError
+from rolecast.rollout.worker import Worker
+from rolecast.types import Action, Gold, Question, Thread, Trajectory, Version
+
+HELLO = Handshake("0.1", "config", "renderer", "prompts")
+EPISODES = [Episode(Question(f"q{i}", "Q?", Gold(("a",))), f"0.0:q{i}", member) for i in range(3) for member in range(2)]
+
+
+class Team:
+    """Plays by saying which version plays."""
+
+    handshake = HELLO
+
+    def __init__(self) -> None:
+        self.version = ""
+        self.calls: list[tuple[int, Sampling, str]] = []
+        self.collector: Any = SimpleNamespace(collect=self._collect)
+        self.fault: RolecastError | None = None
+        self.pause = threading.Event()
+        self.pause.set()
+
+    def load(self, version: TeamVersion) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.version = version.name
+
+    def _collect(self, episodes: Sequence[Episode], sampling: Sampling, phase: str, progress: Callable[[int], None]) -> list[Trajectory]:
+        self.pause.wait(5)
+        self.calls.append((len(episodes), sampling, phase))
+        done = []
+        for episode in episodes:
+            action = Action(f"{episode.group}.{episode.member}/a0", (1,), (0.0,), self.version, "x", "stop")
+            threads = [Thread("t", "planner", "shared", turns=[action])]
+            name = f"{episode.group}.{episode.member}"
+            done.append(Trajectory(name, episode.question, episode.group, episode.member, "decor", 0, threads=threads))
+        progress(len(done))
+        return done
+
+
+def connected(capacity: int = 100, tries: int = 3) -> tuple[Rollouts, Coordinator, Team, Worker]:
+    team, coordinator = Team(), Coordinator("run", 1, HELLO, tries=tries)
+    worker = Worker("w", coordinator, team, capacity, beat=False)
+    rollouts = Rollouts(SimpleNamespace(name="decor"), coordinator, worker.work)  # type: ignore[arg-type]
+    rollouts.publish(Version("run", 1, 7))
+    return rollouts, coordinator, team, worker
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 100])
+def test_trajectories_come_back_in_order_by_the_published_version(capacity: int) -> None:
+    rollouts, _, team, _ = connected(capacity)
+    told: list[int] = []
+    done = rollouts.collect(EPISODES, Sampling(0.5), "train", told.append)
+    assert [(t.group, t.member) for t in done] == [(e.group, e.member) for e in EPISODES]
+    assert {action.version for t in done for action in t.actions} == {"run/1.7"}
+    assert {call[1:] for call in team.calls} == {(Sampling(0.5), "train")}
+    assert sum(call[0] for call in team.calls) == len(EPISODES) == sum(told)
+
+
+def test_a_worker_that_leases_several_groups_plays_them_at_once() -> None:
+    rollouts, _, team, _ = connected(100)
+    rollouts.collect(EPISODES, Sampling(), "train")
+    assert [call[0] for call in team.calls] == [6]
+
+
+def test_the_same_groups_may_be_collected_again_later() -> None:
+    rollouts, _, _, _ = connected()
+    for _ in range(2):  # dev questions, at every evaluation
+        assert len(rollouts.collect(EPISODES, Sampling(0.0), "eval")) == 6
+
+
+def test_abandoned_groups_are_missing_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    rollouts, coordinator, team, worker = connected(capacity=1, tries=1)
+    turns = iter([False, True, True])
+
+    def work(progress: Callable[[int], None]) -> None:
+        if next(turns):
+            worker.work(progress)
+        else:
+            [lease] = coordinator.lease("gone", HELLO, 1)
+            coordinator.fail(lease.id, "out of memory")
+
+    rollouts.work = work
+    done = rollouts.collect(EPISODES, Sampling(), "train")
+    assert [t.group for t in done] == ["0.0:q1"] * 2 + ["0.0:q2"] * 2
+    assert "1 of 3 groups were abandoned; the last: worker gone: out of memory" in caplog.text
+    assert len(team.calls) == 2
+
+
+def test_a_step_without_any_group_is_an_error() -> None:
+    rollouts, coordinator, _, _ = connected(tries=1)
+    rollouts.work = lambda progress: [coordinator.fail(lease.id, "no") for lease in coordinator.lease("w", HELLO, 9)]
+    with pytest.raises(RolecastError, match="every group was abandoned"):
+        rollouts.collect(EPISODES, Sampling(), "train")
+
+
+def test_a_worker_that_cannot_load_gives_its_leases_back_with_the_version() -> None:
+    rollouts, coordinator, team, worker = connected()
+    team.fault = CanaryError("version run/1.7: log-probs differ")
+    coordinator.lease("sound", HELLO, 0)
+    rollouts.control.add(rollout_groups())
+    assert worker.work() == 0
+    with pytest.raises(Refused, match="quarantined"):
+        worker.work()
+    assert coordinator.waiting == 3
+
+
+def rollout_groups() -> list[Group]:
+    return [Group(f"0.0:q{i}", EPISODES[2 * i].question, (0, 1), "train", Sampling()) for i in range(3)]
+
+
+def test_what_another_attempt_refuses_is_dropped_and_the_worker_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    _, coordinator, _, worker = connected()
+    coordinator.add(rollout_groups())
+    lease, complete = coordinator.lease, coordinator.complete
+
+    def older(*arguments: Any) -> Any:
+        leases = lease(*arguments)
+        coordinator.attempt = 2  # the learner was started again while the worker played
+        return leases
+
+    worker.coordinator = SimpleNamespace(lease=older, complete=complete)  # type: ignore[assignment]
+    assert worker.work() == 3
+    assert coordinator.counts["fenced"] == 3
+    assert "is of attempt 1, this is attempt 2" in caplog.text
+
+
+def test_heartbeats_keep_the_leases_of_a_slow_episode() -> None:
+    team, coordinator = Team(), Coordinator("run", 1, HELLO, lease_seconds=0.15)
+    worker = Worker("w", coordinator, team, 9)
+    coordinator.publish(TeamVersion("run/1.7", ""))
+    coordinator.add(rollout_groups())
+    team.pause.clear()
+    threading.Timer(0.6, team.pause.set).start()
+    assert worker.work() == 3
+    coordinator.expire()
+    assert (coordinator.counts["expired"], coordinator.counts["accepted"]) == (0, 3)
