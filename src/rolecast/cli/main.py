@@ -14,6 +14,7 @@ from rolecast.errors import RolecastError
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data.app, name="data")
 app.add_typer(data.index_app, name="index")
+app.add_typer(runs.app, name="run")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(serving.app, name="agent")

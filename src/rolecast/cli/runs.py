@@ -1,4 +1,4 @@
-"""`rolecast sft`, `rl`, `eval`, `report` and `methods`: one stage of a run at a time."""
+"""`rolecast run create`, `sft`, `rl`, `eval`, `report` and `methods`: one stage of a run at a time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import typer
 
 from rolecast.stages.run import Run, create, open_run
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
+app = typer.Typer(help="Make runs.")
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help="The run: a folder, or s3://bucket/prefix/NAME.")]
 ConfigPath = Annotated[Path | None, typer.Option("--config", help="YAML; needed when the run is new.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override of the config, as often as you like.")]
 
 
-def opened(path: Path, config: Path | None, overrides: list[str] | None) -> Run:
+def opened(path: str, config: Path | None, overrides: list[str] | None) -> Run:
     """The run at `path`, created from `config` if given."""
     from rolecast.config import load_config
     from rolecast.errors import InputError
@@ -34,6 +35,20 @@ def _ready(run: Run) -> Run:
     world(run)
     index(run)
     return run
+
+
+@app.callback()
+def _group() -> None:
+    """Make runs."""
+
+
+@app.command("create")
+def create_run(
+    run: RunPath, config: Annotated[Path, typer.Option("--config", help="The run's config, YAML.")], overrides: Overrides = None
+) -> None:
+    """Make a run with its world and index, for jobs to train."""
+    made = _ready(opened(run, config, overrides))
+    print(made.location or made.path)
 
 
 def sft(run: RunPath, config: ConfigPath = None, overrides: Overrides = None) -> None:

@@ -1,0 +1,25 @@
+"""Every config that we ship is one that the code takes."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from rolecast.config import load_config
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
+PRESETS = sorted(Path(str(files("rolecast.presets"))).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", [*CONFIGS, *PRESETS], ids=lambda path: path.stem)
+def test_it_loads(path: Path) -> None:
+    load_config(path, ["model.path=somewhere"] if path.stem == "small_model" else [])
+
+
+def test_the_clusters_demo_differs_from_the_laptops_only_in_where_it_runs() -> None:
+    [cluster] = [load_config(path) for path in CONFIGS if path.stem == "demo_cluster"]
+    [laptop] = [load_config(path) for path in PRESETS if path.stem == "demo"]
+    same = {"rollouts": "local", "threads": None, "lockstep": True, "rl": cluster.rl.model_copy(update={"lease_seconds": 60.0})}
+    assert cluster.model_copy(update=same) == laptop
