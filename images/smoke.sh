@@ -74,17 +74,24 @@ serve() {
     [ "$status" = 0 ] || { echo "exit code $status after SIGTERM" >>"$log"; return 1; }
 }
 
-# The run of a user, prepared and trained once.
-tiny_run() {
+# prepared USER: sets `run` to the user's run, with a world and an index; made when first asked for.
+prepared() {
     run=$work/${1/:/-}
-    [ ! -e "$run" ] || return 0
-    mkdir -m 777 "$run"
+    [ ! -e "$run/index/manifest.json" ] || return 0
+    mkdir -p "$run" && chmod 777 "$run"
     once retriever "$1" --volume "$run:/run/smoke:z" --entrypoint python -- \
         -c "import sys; from rolecast.stages.tasks import prepare; prepare('/run/smoke', sys.argv[1])" "$config"
+}
+
+# trained USER: the same with a model.
+trained() {
+    prepared "$1" || return 1
+    [ ! -e "$run/sft/model/manifest.json" ] || return 0
     once learner "$1" --volume "$run:/run/smoke:z" --entrypoint torchrun -- --nproc-per-node 2 -m rolecast.learner.main sft /run/smoke
 }
 
-absent() { # absent PART USER MODULE IMPORTS: the module is not in the image, and the imports work without it
+# absent PART USER MODULE IMPORTS: the module is not in the image, and the imports work without it.
+absent() {
     once "$1" "$2" --entrypoint python -- -c "
 import importlib.util, sys
 $4
@@ -98,10 +105,10 @@ check() { # check PART USER
     case $1 in
         control) absent "$1" "$2" torch "import kfp, rolecast.stages.tasks, rolecast.stages.report, rolecast.launching.launcher, rolecast_pipelines.sft_rl_eval" ;;
         judge) absent "$1" "$2" torch "import rolecast.config" && serve "$1" "$2" --env ROLECAST_JUDGE_BACKEND=lexical -- judge serve ;;
-        retriever) tiny_run "$2" && serve "$1" "$2" --volume "$run/index:/index:ro,z" -- retriever serve --index /index ;;
+        retriever) prepared "$2" && serve "$1" "$2" --volume "$run/index:/index:ro,z" -- retriever serve --index /index ;;
         rollout) once "$1" "$2" --entrypoint python -- -c "import kfp.dsl, rolecast.stages.evaluate" && serve "$1" "$2" "${elsewhere[@]}" -- rollout serve ;;
-        learner) tiny_run "$2" ;;
-        agent) tiny_run "$2" && serve "$1" "$2" "${elsewhere[@]}" --volume "$run:/run/smoke:ro,z" -- agent serve /run/smoke --port 8080 ;;
+        learner) trained "$2" ;;
+        agent) trained "$2" && serve "$1" "$2" "${elsewhere[@]}" --volume "$run:/run/smoke:ro,z" -- agent serve /run/smoke --port 8080 ;;
         *) echo "no image $1" >>"$log"; return 1 ;;
     esac
 }
