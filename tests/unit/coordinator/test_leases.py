@@ -215,3 +215,26 @@ def test_adding_the_same_groups_again_opens_them_once(coordinator: Coordinator) 
     coordinator.complete(lease.id, 1, played(lease))
     coordinator.add([group("a")])
     assert take(coordinator) == []
+
+
+def test_two_that_cannot_load_stop_the_run_though_a_third_could(coordinator: Coordinator) -> None:
+    """A version that two machines refuse is broken, whoever has not noticed."""
+    coordinator.add([group("a"), group("b")])
+    take(coordinator, "sound")
+    for worker in ("one", "two"):
+        [lease] = take(coordinator, worker)
+        coordinator.fail(lease.id, "canary", V1.name)
+    with pytest.raises(Stopped, match="by one, two"):
+        coordinator.collected()
+
+
+def test_what_was_sampled_by_an_older_version_is_refused_after_its_lease_ended(coordinator: Coordinator, clock: Clock) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator)
+    clock.now = 11
+    coordinator.expire()
+    coordinator.publish(V2)
+    with pytest.raises(Refused, match="for its current version"):
+        coordinator.complete(lease.id, 1, played(lease))
+    [again] = take(coordinator)
+    assert again.version == V2
