@@ -1,102 +1,170 @@
-"""The agent's HTTP interface: OpenAI's chat completions, a model list, health, and the trace of an answer."""
+"""The agent service: a trained team behind OpenAI's and KServe's routes, with a trace page for each answer."""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import AsyncIterator
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
-from fastapi import FastAPI, HTTPException
-from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from pydantic import Field, model_validator
 
+from rolecast.agent.chat import add_chat_routes
 from rolecast.agent.core import Agent
-from rolecast.evaluation.trace import trace
+from rolecast.agent.episodes import Episodes, Unavailable
+from rolecast.agent.traces import add_trace_routes
+from rolecast.errors import InputError, RolecastError
+from rolecast.ports import Retriever
+from rolecast.retriever.batching import Worker
+from rolecast.retriever.client import HttpRetriever
+from rolecast.service.app import Service, make_app
+from rolecast.service.settings import ServiceSettings
 from rolecast.types import Trajectory
 
-
-class ChatMessage(BaseModel):
-    role: Literal["system", "user", "assistant"]
-    content: str = Field(min_length=1)
-
-
-class ChatRequest(BaseModel):
-    """The part of OpenAI's request that an agent can honour; sampling options are the server's, so they are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    model: str = ""
-    messages: list[ChatMessage] = Field(min_length=1)
-    stream: bool = False
+log = logging.getLogger(__name__)
+PROBE_SECONDS = 5.0  # between two questions to the retriever whether it is there
+MISSES = 3  # so often in a row it must not answer before the agent is not ready
 
 
-def make_app(agent: Agent, name: str) -> FastAPI:
-    """`name` is the model id that clients see. The last user message is the question."""
+class AgentSettings(ServiceSettings):
+    """`run`: a folder, or s3://bucket/prefix/NAME. `stage`: whose model; by default the last one that the run has trained.
+
+    Without `retriever_url` the team searches the run's own index. `model_name`: the id that clients see, by default the run's name.
+    """
+
+    run: str = ""
+    stage: Literal["sft", "rl"] | None = None
+    model_name: str = ""
+    retriever_url: str = ""
+    retriever_patience: float = Field(20.0, ge=0)  # seconds that a search waits for a retriever that is restarting
+    max_live: int = Field(64, ge=1)  # questions played at once
+    max_waiting: int = Field(256, ge=0)  # questions that wait; more are refused
+    keep_traces: int = Field(256, ge=0)
+
+    @model_validator(mode="after")
+    def _named(self) -> AgentSettings:
+        if not self.run:
+            raise ValueError("which run? Name it: `rolecast agent serve RUN`, or set ROLECAST_RUN")
+        return self
+
+
+Open = Callable[[AgentSettings, Retriever | None], Agent]
+
+
+def open_team(settings: AgentSettings, retriever: Retriever | None) -> Agent:
+    from rolecast.stages.serve import open_agent  # torch: imported while probes are answered
+
+    return open_agent(settings.run, settings.stage, retriever)
+
+
+def make_agent(settings: AgentSettings, open_team: Open = open_team) -> tuple[FastAPI, Service]:
+    """`open_team` loads the team, in a thread of its own; it is given the retriever service, if there is one."""
+    try:
+        from rolecast.agent.model import TeamModel, add_kserve_routes
+    except ImportError as error:
+        raise InputError(f"the agent service needs {error.name}, which is not installed; pip install 'rolecast[agent]'") from error
+
+    service = Service("agent", settings.max_body_bytes)
+    serving = _Serving(settings, service, open_team)
+    app = make_app(service, serving.live)
+    add_chat_routes(app, lambda: serving.name, serving.episodes)
+    add_trace_routes(app, lambda: serving.name, serving.episodes)
+    repository = add_kserve_routes(app)
+    serving.loaded = lambda: repository.update(TeamModel(serving.name, serving.episodes))
+
+    @app.exception_handler(Unavailable)
+    async def unavailable(_: Request, error: Unavailable) -> JSONResponse:
+        return JSONResponse({"detail": str(error)}, 503, headers={"Retry-After": "5"})
+
+    return app, service
+
+
+class _Serving:
+    """The team in its thread, and whether it can answer."""
+
+    name: str
+    agent: Agent
+    loaded: Callable[[], Any]
+
+    def __init__(self, settings: AgentSettings, service: Service, open_team: Open) -> None:
+        s = self.settings = settings
+        self.service, self._open = service, open_team
+        self.worker = Worker("team")
+        self.retriever = HttpRetriever(s.retriever_url, patience=s.retriever_patience) if s.retriever_url else None
+        self.episodes = Episodes(
+            self._ask, max_live=s.max_live, max_waiting=s.max_waiting, keep=s.keep_traces, registry=service.registry
+        )  # fmt: skip
+
+    async def _ask(self, text: str) -> Trajectory:
+        return await self.worker.run(self.agent.ask(text))
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await agent.start()
-        yield
-        await agent.stop()
+    async def live(self) -> AsyncIterator[None]:
+        self.agent = await self.worker.call(lambda: self._open(self.settings, self.retriever))
+        self.name = self.settings.model_name or self.agent.name
+        self.loaded()
+        await self.worker.run(self.agent.start())
+        watch = asyncio.create_task(self._watch_engine())
+        try:
+            async with self._searchable():
+                yield
+        finally:
+            watch.cancel()
+            await self.worker.run(self._close())
+            self.worker.stop()
 
-    app = FastAPI(title=f"Rolecast agent {name}", lifespan=lifespan)
+    async def _close(self) -> None:
+        await self.agent.stop()
+        if self.retriever is not None:
+            await self.retriever.close()
 
-    @app.post("/v1/chat/completions", response_model=None)
-    async def chat(request: ChatRequest) -> JSONResponse | StreamingResponse:
-        if request.model not in ("", name):
-            raise HTTPException(404, f"no model {request.model!r}; this server has {name!r}")
-        asked = [message.content for message in request.messages if message.role == "user"]
-        if not asked:
-            raise HTTPException(422, "no message of role 'user'")
-        episode = await agent.ask(asked[-1])
-        if request.stream:
-            return StreamingResponse(_stream(episode, name), media_type="text/event-stream")
-        return JSONResponse(_completion(episode, name))
+    async def _watch_engine(self) -> None:
+        """A server without its engine ends, so that it is started again."""
+        error = await self.worker.run(self.agent.failed())
+        log.error("the engine failed", exc_info=error)
+        self.service.failure = error
 
-    @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [{"id": name, "object": "model", "owned_by": "rolecast"}]}
+    @asynccontextmanager
+    async def _searchable(self) -> AsyncIterator[None]:
+        """Begins once the retriever answers; until the end, readiness follows the retriever's."""
+        if not self.settings.retriever_url:
+            yield
+            return
+        probe = HttpRetriever(self.settings.retriever_url, timeout=PROBE_SECONDS, patience=0)
+        watch = None
+        try:
+            if error := await _fault(probe):
+                log.warning("not ready until the retriever answers: %s", error)
+                while await _fault(probe):
+                    await asyncio.sleep(1.0)
+            watch = asyncio.create_task(self._watch_retriever(probe))
+            yield
+        finally:
+            if watch is not None:
+                watch.cancel()
+            await probe.close()
 
-    @app.get("/healthz")
-    async def healthz() -> dict[str, str]:
-        return {"status": "ok"}
-
-    @app.get("/readyz")
-    async def readyz() -> dict[str, str]:
-        if not agent.ready:
-            raise HTTPException(503, "the engine is not running")
-        return {"status": "ready"}
-
-    return app
-
-
-def _text(episode: Trajectory) -> str:
-    return episode.answer or ""
-
-
-def _completion(episode: Trajectory, name: str) -> dict[str, Any]:
-    prompt = sum(len(thread.ids) for thread in episode.threads) - sum(len(action.ids) for action in episode.actions)
-    sampled = sum(len(action.ids) for action in episode.actions)
-    return {
-        "id": f"chatcmpl-{episode.id}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": name,
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": _text(episode)}, "finish_reason": _finish(episode)}],
-        "usage": {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled},
-        "rolecast": {"status": episode.status, "trace": trace(episode)},
-    }
+    async def _watch_retriever(self, probe: HttpRetriever) -> None:
+        misses = 0
+        while True:
+            await asyncio.sleep(PROBE_SECONDS)
+            error = await _fault(probe)
+            misses = misses + 1 if error else 0
+            if misses == MISSES and self.service.status == "ready":
+                log.warning("not ready until the retriever answers: %s", error)
+                self.service.status = "starting"
+            elif not misses and self.service.status == "starting":
+                log.info("the retriever answers again")
+                self.service.status = "ready"
 
 
-def _finish(episode: Trajectory) -> str:
-    return "length" if episode.status == "length" else "stop"
-
-
-async def _stream(episode: Trajectory, name: str) -> AsyncIterator[str]:
-    """The answer comes last in an episode, so there is one content chunk."""
-    head = {"id": f"chatcmpl-{episode.id}", "object": "chat.completion.chunk", "created": int(time.time()), "model": name}
-    for delta, finish in (({"role": "assistant", "content": _text(episode)}, None), ({}, _finish(episode))):
-        yield f"data: {json.dumps({**head, 'choices': [{'index': 0, 'delta': delta, 'finish_reason': finish}]})}\n\n"
-    yield "data: [DONE]\n\n"
+async def _fault(retriever: HttpRetriever) -> str:
+    """Why a search fails, or the empty string. It searches, since retrievers with the same wire may have no probe."""
+    try:
+        await retriever.search(["ready"], 1)
+    except RolecastError as error:
+        return str(error)
+    return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -12,27 +11,44 @@ app = typer.Typer(help="Serve a trained team.")
 Stage = Annotated[Literal["sft", "rl"] | None, typer.Option(help="Whose model; by default the last that was trained.")]
 
 
+@app.callback()
+def _group() -> None:
+    """Serve a trained team."""
+
+
 @app.command()
 def serve(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")],
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8080,
-    host: Annotated[str, typer.Option()] = "127.0.0.1",
-    stage: Stage = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="The run: a folder or s3://bucket/prefix/NAME.")] = None,
+    stage: Annotated[str | None, typer.Option(help="sft or rl: whose model; by default the last that was trained.")] = None,
+    model_name: Annotated[str | None, typer.Option(help="The model's id for clients; by default the run's name.")] = None,
+    retriever_url: Annotated[str | None, typer.Option(metavar="URL", help="The retriever to search; else the run's own index.")] = None,
+    retriever_patience: Annotated[str | None, typer.Option(help="Seconds that a search waits for the retriever (20).")] = None,
+    max_live: Annotated[str | None, typer.Option(help="Questions answered at once (64).")] = None,
+    max_waiting: Annotated[str | None, typer.Option(help="Questions that wait; more are refused with 503 (256).")] = None,
+    keep_traces: Annotated[str | None, typer.Option(help="How many of the last answers have a trace page (256).")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (0.0.0.0).")] = None,
+    port: Annotated[str | None, typer.Option(help="Port to listen on; 0 takes a free one (8080).")] = None,
+    max_body_bytes: Annotated[str | None, typer.Option(help="Larger requests are refused (8388608).")] = None,
+    drain_seconds: Annotated[str | None, typer.Option(help="How long questions may take after SIGTERM (30).")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error (info).")] = None,
 ) -> None:
-    """Answer questions over HTTP: /v1/chat/completions, /v1/models, /healthz, /readyz."""
-    import uvicorn
+    """Answer questions over HTTP: /v1/chat/completions, /v1/models, KServe's v1 and v2, /traces, /healthz, /readyz, /metrics.
 
-    from rolecast.agent.app import make_app
-    from rolecast.stages.run import open_run
-    from rolecast.stages.serve import open_agent
+    RUN and every option can be given as ROLECAST_<NAME> instead. S3 takes ROLECAST_S3_ENDPOINT and AWS credentials from the
+    environment.
+    """
+    flags = dict(locals())
+    from rolecast.agent.app import AgentSettings, make_agent
+    from rolecast.service.server import serve as serve_app
+    from rolecast.service.settings import read_settings
 
-    name = open_run(run).config.name
-    uvicorn.run(make_app(open_agent(run, stage), name), host=host, port=port, log_level="info")
+    settings = read_settings(AgentSettings, flags)
+    serve_app(*make_agent(settings), settings)
 
 
 def ask(
     question: Annotated[str, typer.Argument(help="The question.")],
-    run: Annotated[Path, typer.Option(help="The run's folder.")] = Path("runs/demo"),
+    run: Annotated[str, typer.Option(help="The run: a folder or s3://bucket/prefix/NAME.")] = "runs/demo",
     stage: Stage = None,
 ) -> None:
     """Ask a trained team one question and show what each role said."""

@@ -1,16 +1,21 @@
+"""The agent's routes over a scripted team: OpenAI's, the traces, and what is counted."""
+
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
+import httpx
 import pytest
-from fastapi.testclient import TestClient
 from scripted import EMPLOYER, MENTOR, ScriptedEngine, TableRetriever, passage, said
 
-from rolecast.agent.app import make_app
+from rolecast.agent.app import AgentSettings, make_agent
 from rolecast.agent.core import Agent
+from rolecast.agent.traces import render_page
 from rolecast.methods.decor import Decor, DecorConfig
 from rolecast.rollout.render import Renderer
+from tests.live import serving
 
 
 class LocalScript(ScriptedEngine):
@@ -29,45 +34,46 @@ LINES = {
     "filter": [said("filter", MENTOR.sentence), said("filter", EMPLOYER.sentence)],
     "answerer": [said("answer", "Kel Dax")],
 }
+SAID = ["planner", "filter", "planner", "filter", "planner", "answerer"]
+QUESTION = {"messages": [{"role": "user", "content": "Who employs the mentor?"}]}
 
 
 @pytest.fixture
-def client(renderer: Renderer) -> Iterator[TestClient]:
+def url(renderer: Renderer) -> Iterator[str]:
     method = Decor(DecorConfig(prompts="compact", condenser="extractive"))
-    engine = LocalScript(renderer, method, {role: texts * 3 for role, texts in LINES.items()})
+    engine = LocalScript(renderer, method, {role: texts * 4 for role, texts in LINES.items()})
     table = {MENTOR.query: [passage(MENTOR)], EMPLOYER.query: [passage(EMPLOYER)]}
-    with TestClient(make_app(Agent(method, engine, TableRetriever(table), renderer, 512), "team")) as client:
-        yield client
+    agent = Agent("team", method, engine, TableRetriever(table), renderer, 512)
+    with serving(*make_agent(AgentSettings(run="r", keep_traces=2), lambda settings, retriever: agent)) as url:
+        yield url
 
 
-def ask(client: TestClient, **body: object) -> dict[str, object]:
-    reply = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "Q?"}], **body})
+def ask(url: str, **more: object) -> dict[str, Any]:
+    reply = httpx.post(f"{url}/v1/chat/completions", json={**QUESTION, **more})
     assert reply.status_code == 200, reply.text
-    answer: dict[str, object] = reply.json()
+    answer: dict[str, Any] = reply.json()
     return answer
 
 
-def test_a_question_is_answered_with_its_trace_and_usage(client: TestClient) -> None:
-    reply = ask(client)
+def test_a_question_is_answered_with_its_trace_and_usage(url: str) -> None:
+    reply = ask(url, model="team", temperature=0.7)
     assert reply["choices"] == [{"index": 0, "message": {"role": "assistant", "content": "Kel Dax"}, "finish_reason": "stop"}]
-    trace = reply["rolecast"]["trace"]  # type: ignore[index]
-    assert [thread["role"] for thread in trace["threads"]] == ["planner", "filter", "planner", "filter", "planner", "answerer"]
+    assert [thread["role"] for thread in reply["rolecast"]["trace"]["threads"]] == SAID
     usage = reply["usage"]
-    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"] > 0  # type: ignore[index,call-overload]
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"] > usage["completion_tokens"] > 0
 
 
-def test_streaming_ends_with_done_and_holds_the_same_answer(client: TestClient) -> None:
-    with client.stream("POST", "/v1/chat/completions", json={"messages": [{"role": "user", "content": "Q?"}], "stream": True}) as reply:
+def test_streaming_holds_the_same_answer_and_ends_with_done(url: str) -> None:
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json={**QUESTION, "stream": True}) as reply:
+        assert reply.headers["content-type"].startswith("text/event-stream")
         events = [line.removeprefix("data: ") for line in reply.iter_lines() if line]
     assert events[-1] == "[DONE]"
-    deltas = [json.loads(event)["choices"][0] for event in events[:-1]]
+    chunks = [json.loads(event) for event in events[:-1]]
+    deltas = [chunk["choices"][0] for chunk in chunks]
     assert "".join(delta["delta"].get("content", "") for delta in deltas) == "Kel Dax"
-    assert deltas[-1]["finish_reason"] == "stop"
-
-
-def test_models_and_health(client: TestClient) -> None:
-    assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["team"]
-    assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
+    assert [delta["finish_reason"] for delta in deltas] == [None, "stop"]
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert httpx.get(url + chunks[-1]["rolecast"]["trace_url"]).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -76,10 +82,61 @@ def test_models_and_health(client: TestClient) -> None:
         ({"messages": []}, 422),
         ({}, 422),
         ({"messages": [{"role": "user", "content": ""}]}, 422),
+        ({"messages": [{"role": "user", "content": " \n"}]}, 422),
         ({"messages": [{"role": "tool", "content": "x"}]}, 422),
         ({"messages": [{"role": "system", "content": "x"}]}, 422),
         ({"messages": [{"role": "user", "content": "x"}], "model": "other"}, 404),
+        ({"messages": [{"role": "user", "content": " "}], "stream": True}, 422),
     ],
 )
-def test_bad_requests_are_refused(client: TestClient, body: dict[str, object], status: int) -> None:
-    assert client.post("/v1/chat/completions", json=body).status_code == status
+def test_bad_requests_are_refused_in_one_line(url: str, body: dict[str, object], status: int) -> None:
+    reply = httpx.post(f"{url}/v1/chat/completions", json=body)
+    assert reply.status_code == status
+    assert reply.json().keys() == {"detail"}
+    assert "\n" not in reply.json()["detail"]
+
+
+def test_half_a_surrogate_pair_is_refused(url: str) -> None:
+    body = b'{"messages": [{"role": "user", "content": "\\ud800?"}]}'
+    reply = httpx.post(f"{url}/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+    assert reply.status_code == 422
+
+
+def test_the_last_traces_are_kept(url: str) -> None:
+    places = [ask(url)["rolecast"]["trace_url"] for _ in range(3)]
+    assert len(set(places)) == 3
+    assert [httpx.get(url + place + ".json").status_code for place in places] == [404, 200, 200]
+    assert [httpx.get(url + place).status_code for place in places] == [404, 200, 200]
+    trace = httpx.get(url + places[2] + ".json").json()
+    assert trace["question"] == "Who employs the mentor?"
+    assert (trace["answer"], trace["searches"]) == ("Kel Dax", 2)
+    page = httpx.get(url + places[2])
+    assert page.headers["content-type"].startswith("text/html")
+    for shown in ("Kel Dax", MENTOR.query, MENTOR.sentence, "planner", "answerer"):
+        assert shown in page.text
+
+
+def test_a_page_holds_what_was_said_as_data_only() -> None:
+    evil = "</script><script>alert(1)</script><!--"
+    turn = {"kind": "action", "id": "a", "text": evil, "tokens": 1, "valid": True, "finish": "stop", "logprob": None, "rewards": []}
+    trace = {
+        "id": "ask-1", "question": evil, "type": "", "hops": 0, "golds": [], "answer": evil, "status": "ok", "searches": 0, "retrieved": [evil],
+        "gold_passages": [], "rewards": [], "threads": [{"id": "t", "role": evil, "probe": False, "turns": [turn]}],
+        "seconds": 0.5, "answered": "2026-01-01T00:00:00+00:00", "tokens": {"read": 1, "sampled": 1},
+    }  # fmt: skip
+    page = render_page(trace, evil)
+    assert page.count("<script") == page.count("</script>") == 2
+    assert "<!--" not in page
+    assert "alert(1)" in page
+
+
+def test_what_was_done_is_counted(url: str) -> None:
+    usage = [ask(url)["usage"] for _ in range(2)]
+    metrics = httpx.get(f"{url}/metrics").text
+    assert "rolecast_agent_requests_waiting 0.0" in metrics
+    assert "rolecast_agent_requests_running 0.0" in metrics
+    assert "rolecast_agent_question_seconds_count 2.0" in metrics
+    assert 'rolecast_agent_questions_total{status="ok"} 2.0' in metrics
+    assert "rolecast_agent_searches_total 4.0" in metrics
+    assert f'rolecast_agent_tokens_total{{kind="sampled"}} {float(sum(u["completion_tokens"] for u in usage))}' in metrics
+    assert f'rolecast_agent_tokens_total{{kind="read"}} {float(sum(u["prompt_tokens"] for u in usage))}' in metrics

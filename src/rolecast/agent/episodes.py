@@ -1,0 +1,139 @@
+"""Questions of many callers: how many are played at once, how many wait, what is counted, which traces are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from rolecast.errors import InputError, RolecastError
+from rolecast.evaluation.trace import trace
+from rolecast.service.errors import Overloaded
+from rolecast.types import Trajectory
+
+log = logging.getLogger(__name__)
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
+
+
+class Unavailable(RolecastError):
+    """What an episode needs does not answer; the client should try again (503)."""
+
+
+class Episodes:
+    """`play` answers one question. At most `max_live` are played at once; `max_waiting` more wait in order of arrival.
+
+    The traces of the last `keep` answers are found in `traces` by the episode's id.
+    """
+
+    def __init__(
+        self, play: Callable[[str], Awaitable[Trajectory]], *, max_live: int, max_waiting: int, keep: int, registry: CollectorRegistry
+    ) -> None:
+        self._play, self._max_live, self._most, self._keep = play, max_live, max_live + max_waiting, keep
+        self._slots = asyncio.Semaphore(max_live)
+        self._tasks: set[asyncio.Task[Trajectory]] = set()
+        self.traces: dict[str, dict[str, Any]] = {}
+        self._seconds = Histogram(
+            "rolecast_agent_question_seconds",
+            "Seconds from a question to its answer, waiting included.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._ended = Counter("rolecast_agent_questions", "Questions by how they ended.", ["status"], registry=registry)
+        self._tokens = Counter("rolecast_agent_tokens", "Tokens read and sampled by all roles.", ["kind"], registry=registry)
+        self._searches = Counter("rolecast_agent_searches", "Searches of all episodes.", registry=registry)
+        Gauge("rolecast_agent_requests_waiting", "Questions that wait for others to end.", registry=registry).set_function(
+            lambda: self.waiting
+        )
+        Gauge("rolecast_agent_requests_running", "Questions that are being answered.", registry=registry).set_function(
+            lambda: len(self._tasks) - self.waiting
+        )
+
+    @property
+    def waiting(self) -> int:
+        return max(0, len(self._tasks) - self._max_live)
+
+    def submit(self, texts: Sequence[str]) -> list[asyncio.Task[Trajectory]]:
+        """One running task for each question; all of them are taken or none. A task that is cancelled gives its place back.
+
+        `InputError` for what is no question, `Overloaded` when too many wait; the tasks raise `Unavailable`.
+        """
+        for text in texts:
+            _check(text)
+        if len(texts) > self._most:
+            raise InputError(f"{len(texts)} questions at once; send at most {self._most}")
+        if len(self._tasks) + len(texts) > self._most:
+            raise Overloaded(f"{self.waiting} questions are waiting; try again")
+        return [self._start(text) for text in texts]
+
+    async def answers(self, texts: Sequence[str]) -> list[Trajectory]:
+        """In the order of the questions; the first error is raised and ends the others."""
+        tasks = self.submit(texts)
+        try:
+            return [await task for task in tasks]
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _start(self, text: str) -> asyncio.Task[Trajectory]:
+        task = asyncio.create_task(self._answer(text))
+        self._tasks.add(task)
+        task.add_done_callback(self._end)  # not in the coroutine: a task that is cancelled early never runs it
+        return task
+
+    def _end(self, task: asyncio.Task[Trajectory]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: its caller may have gone
+
+    async def _answer(self, text: str) -> Trajectory:
+        begun, status = time.perf_counter(), "error"
+        try:
+            async with self._slots:
+                episode = await self._play(text)
+            status = episode.status
+            self._note(episode, time.perf_counter() - begun)
+            return episode
+        except asyncio.CancelledError:
+            status = "cancelled"
+            raise
+        except RolecastError as error:
+            log.warning("a question was not answered: %s", error)
+            raise Unavailable(str(error)) from error
+        finally:
+            self._ended.labels(status).inc()
+
+    def _note(self, episode: Trajectory, seconds: float) -> None:
+        read, sampled = token_counts(episode)
+        self._seconds.observe(seconds)
+        self._tokens.labels("read").inc(read)
+        self._tokens.labels("sampled").inc(sampled)
+        self._searches.inc(episode.searches)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self.traces[episode.id] = {
+            **trace(episode),
+            "seconds": round(seconds, 3),
+            "answered": now,
+            "tokens": {"read": read, "sampled": sampled},
+        }
+        while len(self.traces) > self._keep:
+            del self.traces[next(iter(self.traces))]
+
+
+def token_counts(episode: Trajectory) -> tuple[int, int]:
+    """Tokens that the roles read, and tokens that were sampled."""
+    sampled = sum(len(action.ids) for action in episode.actions)
+    return sum(len(thread.ids) for thread in episode.threads) - sampled, sampled
+
+
+def _check(text: str) -> None:
+    if not text.strip():
+        raise InputError("the question is empty")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError("the question holds half of a surrogate pair; send whole characters") from None
