@@ -12,6 +12,7 @@ from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.rollout.render import Renderer
 from rolecast.stages.run import Run, open_run
 from rolecast.stages.team import load_model, open_retriever, prepare_torch
+from rolecast.store.artifact import verify
 
 
 def open_agent(location: Path | str, stage: str | None = None, retriever: Retriever | None = None) -> Agent:
@@ -20,7 +21,9 @@ def open_agent(location: Path | str, stage: str | None = None, retriever: Retrie
     run = open_run(location)
     c = run.config
     prepare_torch(c)
-    model, tokenizer = load_model(run.model(_trained_stage(run, stage)), c.model)
+    path = run.model(_trained_stage(run, stage))
+    verify(path, "model")
+    model, tokenizer = load_model(path, c.model)
     method, renderer = make_method(c.method), Renderer(tokenizer)
     engine = TransformersEngine({role.slot: model for role in method.roles.values()}, renderer, c.engine.max_batch, c.model.max_context)
     return Agent(c.name, method, engine, retriever or open_retriever(run), renderer, c.model.max_context)

@@ -1,0 +1,134 @@
+"""`rolecast agent serve`: its settings, and a run opened from a folder or a bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripted import MENTOR, TableRetriever, passage
+
+from rolecast.agent.app import AgentSettings
+from rolecast.cli import main, serving
+from rolecast.config import ModelConfig, RunConfig
+from rolecast.errors import ArtifactError, InputError
+from rolecast.learner.checkpoint import save_model
+from rolecast.methods.baselines import NaiveRagConfig
+from rolecast.service.settings import read_settings
+from rolecast.stages.run import Run, create
+from rolecast.stages.serve import open_agent
+from rolecast.store.artifact import writing
+from tests.tiny import TOKENIZER, tiny_model
+from tests.weed import S3Server
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers, root.level = handlers, level
+
+
+def test_every_setting_has_a_flag() -> None:
+    assert set(inspect.signature(serving.serve).parameters) == set(AgentSettings.model_fields)
+
+
+def test_flags_win_over_the_environment() -> None:
+    environ = {"ROLECAST_RUN": "s3://bucket/runs/a", "ROLECAST_STAGE": "sft", "ROLECAST_MAX_LIVE": "3", "ROLECAST_RETRIEVER_URL": ""}
+    settings = read_settings(AgentSettings, {"run": "runs/b", "stage": None}, environ)
+    assert (settings.run, settings.stage, settings.max_live, settings.retriever_url) == ("runs/b", "sft", 3, "")
+    assert settings.host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "rolecast: which run? Name it: `rolecast agent serve RUN`, or set ROLECAST_RUN"),
+        (["r", "--stage", "eval"], "rolecast: --stage (ROLECAST_STAGE) is 'eval'"),
+        (["r", "--max-live", "0"], "rolecast: --max-live (ROLECAST_MAX_LIVE) is '0'"),
+        (["r", "--retriever-url", "retriever:8080"], "rolecast: the retriever's address 'retriever:8080' is no http(s) URL"),
+        (["/nowhere", "--host", "127.0.0.1", "--port", "0"], "rolecast: /nowhere is not a run"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in AgentSettings.model_fields:
+        monkeypatch.delenv(f"ROLECAST_{name.upper()}", raising=False)
+    monkeypatch.setattr(sys, "argv", ["rolecast", "agent", "serve", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert error.startswith(said)
+    assert error.count("\n") == 1
+
+
+def test_probes_are_answered_before_torch_is_there() -> None:
+    code = """
+import sys
+for name in ("torch", "transformers", "faiss", "bm25s", "sentence_transformers", "kfp", "deepspeed"):
+    sys.modules[name] = None
+from rolecast.agent.app import AgentSettings, make_agent
+make_agent(AgentSettings(run="r"))
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)
+
+
+def trained(run: Run, *stages: str) -> None:
+    for number, stage in enumerate(stages):
+        with writing(run.model(stage), "model", {}) as partial:
+            save_model(tiny_model(number), TOKENIZER, partial)
+        run.publish(run.model(stage))
+
+
+@pytest.fixture
+def config() -> RunConfig:
+    return RunConfig(name="tiny", method=NaiveRagConfig(k=1, max_tokens=4), model=ModelConfig(max_context=512))
+
+
+def test_a_run_in_a_bucket_is_served_with_what_it_needs_of_it(
+    config: RunConfig, weed: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in weed.environ.items():
+        monkeypatch.setenv(name, value)
+    uri = f"s3://{weed.make_bucket('agent')}/runs/tiny"
+    monkeypatch.setenv("ROLECAST_WORKDIR", str(tmp_path / "learner"))
+    trained(create(uri, config), "sft", "rl")
+    monkeypatch.setenv("ROLECAST_WORKDIR", str(tmp_path / "agent"))
+    retriever = TableRetriever([passage(MENTOR)])
+
+    async def ask() -> None:
+        agent = open_agent(uri, retriever=retriever)
+        assert agent.name == "tiny"
+        await agent.start()
+        episodes = await asyncio.gather(agent.ask("Who?"), agent.ask("Where?"))
+        await agent.stop()
+        assert all(episode.retrieved == [MENTOR.sentence] and episode.actions for episode in episodes)
+
+    asyncio.run(ask())
+    fetched = sorted(path.parent.parent.name for path in (tmp_path / "agent").glob("*/*/model/manifest.json"))
+    assert fetched == ["rl"]  # the other stage's model and the index stay where they are
+
+
+def test_a_stage_that_is_not_trained_is_named(config: RunConfig, tmp_path: Path) -> None:
+    run = create(tmp_path / "run", config)
+    with pytest.raises(InputError, match="has no trained model yet; run its sft stage first"):
+        open_agent(run.path)
+    trained(run, "sft")
+    with pytest.raises(InputError, match="has no rl model; it has sft"):
+        open_agent(run.path, "rl")
+
+
+def test_a_damaged_model_is_not_served(config: RunConfig, tmp_path: Path) -> None:
+    run = create(tmp_path / "run", config)
+    trained(run, "sft")
+    (run.model("sft") / "config.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"config\.json"):
+        open_agent(run.path)
