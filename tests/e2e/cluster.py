@@ -108,6 +108,17 @@ class Cluster:
         ]  # fmt: skip
         return self.start("learner", command)
 
+    def nodes(self, stage: str, count: int) -> list[Process]:
+        """A learner over several nodes of one rank each, every node with a disk of its own."""
+        launch = [str(BIN / "torchrun"), "--nnodes", str(count), "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
+        return [
+            self.start(
+                f"learner-{node}",
+                [*launch, "--node-rank", str(node), "--master-port", str(self.rendezvous), "-m", "rolecast.learner.main", stage, self.run],
+            )
+            for node in range(count)
+        ]
+
     def until(self, ready: Callable[[], bool], alive: Process, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not ready():

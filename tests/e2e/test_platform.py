@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,8 @@ def cluster(tmp_path: Path, weed: S3Server, monkeypatch: pytest.MonkeyPatch) -> 
     for name, value in weed.environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("ROLECAST_WORKDIR", str(tmp_path / "here"))
-    weed.make_bucket("platform")
-    made = Cluster(tmp_path, weed, "s3://platform/runs/slice")
+    bucket = weed.make_bucket(f"platform-{uuid.uuid4().hex[:8]}")
+    made = Cluster(tmp_path, weed, f"s3://{bucket}/runs/slice")
     yield made
     made.stop()
 
@@ -180,6 +181,33 @@ def check_rewards(run: Run, shards: dict[int, list[Trajectory]], folder: Path) -
         assert [thread.ids for thread in ours.threads] == [thread.ids for thread in theirs.threads]
         assert ours.rewards == theirs.rewards
         assert method.credit([ours]) == method.credit([theirs])
+
+
+def test_nodes_with_disks_of_their_own_resume_from_what_each_uploaded(cluster: Cluster, tmp_path: Path) -> None:
+    run = create(cluster.run, config_of(started_model(tmp_path / "start")))
+    assert run.store is not None
+    first, second = cluster.nodes("sft", 2)
+    cluster.until(lambda: run.store.committed("sft/checkpoints/step-000008"), first, 200)  # type: ignore[union-attr]
+    assert run.store.committed("sft/checkpoints/step-000008.node-1")  # uploaded before the checkpoint counts
+    for node in (first, second):
+        node.kill()
+    assert not run.store.committed("sft/model")
+    first, second = cluster.nodes("sft", 2)
+    assert [node.wait(300) for node in (first, second)] == [0, 0]
+    assert [row["step"] for row in rows_of(run, "sft")] == [0, 10]
+    assert run.store.committed("sft/model")
+    assert cluster.nodes("sft", 1)[0].wait(100) == 0  # it is done, for any number of ranks
+
+
+def test_shards_of_two_ranks_are_refused_by_one(cluster: Cluster, tmp_path: Path) -> None:
+    run = create(cluster.run, config_of(started_model(tmp_path / "start")))
+    assert run.store is not None
+    learner = cluster.learner("sft")
+    cluster.until(lambda: run.store.committed("sft/checkpoints/step-000008"), learner, 200)  # type: ignore[union-attr]
+    learner.kill()
+    alone = cluster.learner("sft", ranks=1)
+    assert alone.wait(200) != 0
+    assert "was written by 2 ranks, this job has 1; start it with 2" in alone.tail()
 
 
 def test_a_learner_that_is_told_to_end_saves_and_goes_on(cluster: Cluster, tmp_path: Path) -> None:

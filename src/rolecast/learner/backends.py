@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from rolecast.errors import ArtifactError, InputError
+from rolecast.errors import InputError
 from rolecast.learner.batch import Padded
 from rolecast.learner.optimizer import Optimizer
 from rolecast.learner.ranks import Ranks
@@ -23,6 +23,8 @@ Weights = dict[str, Tensor]
 
 
 class Backend(Protocol):
+    sharded: bool  # whether saved state is cut for this number of ranks
+
     def forward(self, rows: Padded) -> Any: ...
 
     def backward(self, loss: Tensor, last: bool) -> None:
@@ -51,6 +53,8 @@ class Backend(Protocol):
 
 
 class PlainBackend:
+    sharded = False
+
     def __init__(self, module: nn.Module, config: OptimizerConfig, lr: float, updates: int, ranks: Ranks) -> None:
         self.module, self._ranks = module, ranks
         self.optimizer = Optimizer(module, config, lr, updates)
@@ -86,6 +90,8 @@ class PlainBackend:
 
 class DeepSpeedBackend:
     """One DeepSpeed engine. The optimizer is torch's, so that the plain backend with the same config is the reference."""
+
+    sharded = True
 
     def __init__(self, module: nn.Module, backend: BackendConfig, config: OptimizerConfig, lr: float, updates: int, ranks: Ranks) -> None:
         if config.name == "muon":
@@ -153,12 +159,6 @@ class DeepSpeedBackend:
         self._engine.save_checkpoint(str(folder), tag="state")
 
     def load(self, folder: Path) -> None:
-        states = list((folder / "state").glob("*optim_states.pt"))
-        if self._zero and len(states) != self._ranks.world:
-            raise ArtifactError(
-                f"{folder} was written by {len(states)} ranks, this job has {self._ranks.world}; "
-                f"start it with {len(states)}, or convert the checkpoint with deepspeed.checkpoint.ds_to_universal"
-            )
         self._engine.load_checkpoint(str(folder), tag="state")
 
 

@@ -17,7 +17,7 @@ from rolecast.errors import ArtifactError
 from rolecast.learner.backends import Weights
 from rolecast.learner.learner import Learner
 from rolecast.learner.ranks import Ranks
-from rolecast.store.artifact import verify, writing
+from rolecast.store.artifact import being_written, verify, writing
 
 KIND = "checkpoint"
 log = logging.getLogger(__name__)
@@ -40,29 +40,44 @@ class Checkpoint:
         learner.load(self.path)
 
 
+def part_of(path: Path, node: int) -> Path:
+    """What another node than the first wrote of the checkpoint `path`: its ranks' shards, an artifact of its own."""
+    return path if node == 0 else path.with_name(f"{path.name}.node-{node}")
+
+
 def save(folder: Path, step: int, learner: Learner, tokenizer: PreTrainedTokenizerBase, progress: Mapping[str, Any], keep: int) -> Path:
     """Writes `folder/step-NNNNNN` and deletes all but the newest `keep` checkpoints. Every rank calls it and writes its part."""
     path = folder / f"step-{step:06d}"
+    ranks = learner.ranks
     weights = learner.backend.weights()
-    with writing_together(path, KIND, {"step": step, "world": learner.ranks.world}, learner.ranks) as partial:
+    with _writing_parts(path, step, ranks) as partial:
         learner.save(partial)
-        if learner.ranks.first:
+        if ranks.first:
             save_model(learner.policy.model, tokenizer, partial / "model", weights)
             (partial / "progress.json").write_text(json.dumps(dict(progress)))
-    if learner.ranks.first:
-        for old in _paths(folder)[:-keep]:
+    if ranks.leads_node:
+        for old in _paths(folder)[:-keep] if ranks.first else _paths(folder, f"step-*.node-{ranks.node}")[:-keep]:
             shutil.rmtree(old)
     return path
 
 
 @contextmanager
-def writing_together(path: Path, kind: str, provenance: Mapping[str, Any], ranks: Ranks) -> Iterator[Path]:
-    """As `store.artifact.writing`, for all ranks of one node: the manifest is written when every rank has written its files."""
+def _writing_parts(path: Path, step: int, ranks: Ranks) -> Iterator[Path]:
+    """As `store.artifact.writing`, on every node: its first rank commits when all ranks everywhere have written their files."""
+    part = part_of(path, ranks.node)
     with ExitStack() as stack:
-        made = stack.enter_context(writing(path, kind, provenance)) if ranks.first else None
-        yield ranks.agree(made)
+        if ranks.leads_node:
+            stack.enter_context(writing(part, KIND, {"step": step, "world": ranks.world}))
+        ranks.barrier()
+        yield being_written(part)
         ranks.barrier()
     ranks.barrier()
+
+
+def join_parts(path: Path, node: int) -> None:
+    """Lays the shards of this node beside what the first node wrote, where the backend looks for them."""
+    if node:
+        shutil.copytree(part_of(path, node), path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
 
 
 def newest(folder: Path) -> Checkpoint | None:
@@ -92,5 +107,6 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path:
     tokenizer.save_pretrained(path)
 
 
-def _paths(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+def _paths(folder: Path, pattern: str = "step-*") -> list[Path]:
+    whole = [path for path in folder.glob(pattern) if path.is_dir()]
+    return sorted(path for path in whole if ".node-" in pattern or ".node-" not in path.name)

@@ -14,7 +14,7 @@ import torch
 
 from rolecast import losses
 from rolecast.credit import Floats
-from rolecast.errors import EmptyUpdateError, RatioGateError
+from rolecast.errors import ArtifactError, EmptyUpdateError, RatioGateError
 from rolecast.learner.backends import Backend, make_backend
 from rolecast.learner.batch import Padded, TokenBatch, microbatches, minibatches, weighted
 from rolecast.learner.model import Critic, Policy, evaluate_tokens
@@ -160,10 +160,17 @@ class Learner:
             if self.ranks.first:
                 torch.save(weights, folder / "critic.pt")
         if self.ranks.first:
-            (folder / "updates.json").write_text(json.dumps(self.updates))
+            (folder / "learner.json").write_text(json.dumps({"updates": self.updates, "world": self.ranks.world}))
 
     def load(self, folder: Path) -> None:
-        self.updates = json.loads((folder / "updates.json").read_text())
+        """Raises `ArtifactError` where the state is cut for another number of ranks."""
+        told = json.loads((folder / "learner.json").read_text())
+        if self.backend.sharded and told["world"] != self.ranks.world:
+            raise ArtifactError(
+                f"{folder} was written by {told['world']} ranks, this job has {self.ranks.world}; start it with {told['world']}, "
+                f"or convert the shards with deepspeed.checkpoint.ds_to_universal"
+            )
+        self.updates = told["updates"]
         self.backend.load(folder / "policy")
         if self.critic_backend is not None:
             self.critic_backend.load_weights(torch.load(folder / "critic.pt", weights_only=True))

@@ -24,6 +24,7 @@ class Ranks:
     rank: int = 0
     world: int = 1
     local: int = 0  # number within its node
+    node: int = 0
 
     @property
     def first(self) -> bool:
@@ -103,7 +104,7 @@ def join() -> Ranks:
         _group = dist.new_group(backend="gloo", timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise RolecastError(f"the {world} ranks of this job did not find each other: {str(error)[:300]}") from error
-    return Ranks(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", "0")))
+    return Ranks(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("GROUP_RANK", "0")))
 
 
 def leave() -> None:

@@ -22,17 +22,23 @@ log = logging.getLogger(__name__)
 def save(
     run: Run, stage: str, step: int, learner: Learner, tokenizer: PreTrainedTokenizerBase, progress: Mapping[str, Any], keep: int
 ) -> None:
-    """Every rank calls it. Local first; then rank 0 uploads, and prunes what is older."""
-    folder = run.stage(stage) / "checkpoints"
+    """Every rank calls it. Local first; then every node uploads its part, the first one last, and prunes what is older."""
+    folder, ranks = run.stage(stage) / "checkpoints", learner.ranks
     path = checkpoint.save(folder, step, learner, tokenizer, progress, keep)
-    if learner.ranks.first and run.store is not None:
+    if ranks.leads_node and not ranks.first:
+        run.publish(checkpoint.part_of(path, ranks.node))
+    ranks.barrier()
+    if ranks.first and run.store is not None:
         run.publish(path)
         metrics = run.stage(stage) / "metrics.jsonl"
         if metrics.exists():
             run.record(metrics)
-        for key in run.store.artifacts(f"{stage}/checkpoints")[:-keep]:
-            run.store.delete(key)
-    learner.ranks.barrier()
+        keys = run.store.artifacts(f"{stage}/checkpoints")
+        kept = [key for key in keys if ".node-" not in key][-keep:]
+        for key in keys:
+            if key.partition(".node-")[0] not in kept:
+                run.store.delete(key)
+    ranks.barrier()
 
 
 def newest(run: Run, stage: str, ranks: Ranks) -> Checkpoint | None:
@@ -44,6 +50,8 @@ def newest(run: Run, stage: str, ranks: Ranks) -> Checkpoint | None:
         return None
     if ranks.leads_node:
         run.has(folder / name)
+        run.has(checkpoint.part_of(folder / name, ranks.node))
+        checkpoint.join_parts(folder / name, ranks.node)
     ranks.barrier()
     return found or checkpoint.read(folder / name)
 
@@ -51,7 +59,7 @@ def newest(run: Run, stage: str, ranks: Ranks) -> Checkpoint | None:
 def _choose(run: Run, stage: str, folder: Path) -> Checkpoint | None:
     if run.store is not None:
         run.recall(run.stage(stage) / "metrics.jsonl")
-        for key in reversed(run.store.artifacts(f"{stage}/checkpoints")):
+        for key in reversed([key for key in run.store.artifacts(f"{stage}/checkpoints") if ".node-" not in key]):
             try:
                 run.store.fetch(key, folder / Path(key).name)
                 break

@@ -21,6 +21,7 @@ from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
 from rolecast.stages.stopping import stopping
 from rolecast.stages.team import load_model, prepare_torch, start_model
+from rolecast.store.artifact import writing
 from rolecast.teachers.drills import draw_drill
 from rolecast.teachers.examples import deal, draw_turns, teacher_of
 from rolecast.types import Example, Objective
@@ -67,10 +68,9 @@ def _train(run: Run, ranks: Ranks) -> None:
                     raise Interrupted(f"sft was told to end; it is saved at step {done}, the same command goes on from there")
     metrics.close()
     weights = learner.backend.weights()
-    with checkpoint.writing_together(run.model("sft"), "model", {"config": c.fingerprint, "steps": c.sft.steps}, ranks) as partial:
-        if ranks.first:
-            checkpoint.save_model(model, tokenizer, partial, weights)
     if ranks.first:
+        with writing(run.model("sft"), "model", {"config": c.fingerprint, "steps": c.sft.steps}) as partial:
+            checkpoint.save_model(model, tokenizer, partial, weights)
         run.record(folder / "metrics.jsonl")
         run.publish(run.model("sft"))
     ranks.barrier()

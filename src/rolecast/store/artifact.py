@@ -23,13 +23,18 @@ MANIFEST = "manifest.json"
 _STALE = ".stale"
 
 
+def being_written(path: Path) -> Path:
+    """The folder in which `writing` makes the artifact `path`."""
+    return path.with_name(f".{path.name}.partial")
+
+
 @contextmanager
 def writing(path: Path, kind: str, provenance: Mapping[str, Any]) -> Iterator[Path]:
     """Yields a folder to write into; on a clean exit it becomes the artifact `path`, on an error nothing remains.
 
     An artifact that is already there is replaced only after the new one is complete, and put back if that fails.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    partial = being_written(path)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:

@@ -21,11 +21,12 @@ from rolecast.rollout.render import Renderer
 
 @dataclass
 class OneLine:
-    """Says `line` to every request, once `gate` is open. Its steps fail if `broken` is set."""
+    """Says `line` to every request, once `gate` is open. A step fails if `broken` is set, and blocks until `step_gate` is open."""
 
     renderer: Renderer
     line: str = tagged("answer", "Kel Dax")
     gate: threading.Event = field(default_factory=threading.Event)
+    step_gate: threading.Event | None = None
     broken: bool = False
     version: str = "script/0.0"
     asked: int = 0
@@ -39,6 +40,8 @@ class OneLine:
         return self.at_once > 0
 
     def step(self, admit: bool = True) -> None:
+        if self.step_gate is not None:
+            self.step_gate.wait(10)
         if self.broken:
             raise ValueError("no such kernel")
 

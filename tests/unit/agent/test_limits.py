@@ -79,6 +79,19 @@ def test_so_many_are_played_so_many_wait_and_more_are_refused(engine: OneLine, p
     assert engine.most_at_once == 2
 
 
+def test_probes_and_refusals_do_not_wait_for_the_engine(engine: OneLine, pool: ThreadPoolExecutor) -> None:
+    engine.step_gate = threading.Event()
+    with serving(*make_agent(AgentSettings(run="r", max_live=1, max_waiting=0), opened(engine))) as url:
+        asked = pool.submit(ask, url)
+        eventually(lambda: engine.asked == 1)
+        time.sleep(0.05)
+        assert httpx.get(f"{url}/healthz", timeout=3).status_code == 200
+        assert httpx.post(f"{url}/v1/chat/completions", json=QUESTION, timeout=3).status_code == 503
+        engine.step_gate.set()
+        engine.gate.set()
+        assert asked.result().status_code == 200
+
+
 def test_of_many_instances_all_are_taken_or_none(engine: OneLine, pool: ThreadPoolExecutor) -> None:
     with serving(*make_agent(AgentSettings(run="r", max_live=2, max_waiting=1), opened(engine))) as url:
         first = pool.submit(ask, url)

@@ -334,6 +334,14 @@ def test_the_gradients_of_all_ranks_add_up_to_that_of_one(loss: Any, world: int)
     assert sum(share for _, share in parts) / world == pytest.approx(total, abs=1e-6)  # a rank says its share times the world
 
 
+def test_a_rank_that_runs_along_with_weight_0_adds_nothing_to_the_metrics() -> None:
+    batch, rollouts = many_rows()
+    learner: Any = Learner(OBJECTIVE, Bigram(), None, seed=0, max_tokens=10**6, ranks=Alone(1, 2))  # type: ignore[arg-type]
+    learner.backend = Gradients(learner.policy)
+    assert "ratio" not in learner.update(batch, rollouts)  # the one micro-batch is the other rank's
+    assert torch.equal(learner.backend.seen[0], torch.zeros(10, 10))
+
+
 def test_every_rank_takes_as_many_passes_and_each_item_counts_once() -> None:
     shares = [Ranks(rank, 3).share(list("abcd")) for rank in range(3)]
     assert {len(share) for share in shares} == {2}

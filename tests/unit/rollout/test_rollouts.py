@@ -146,7 +146,11 @@ def test_heartbeats_keep_the_leases_of_a_slow_episode() -> None:
     coordinator.publish(TeamVersion("run/1.7", ""))
     coordinator.add(rollout_groups())
     team.pause.clear()
-    threading.Timer(0.6, team.pause.set).start()
+
+    def look() -> None:
+        coordinator.expire()  # as any other worker's question would
+        team.pause.set()
+
+    threading.Timer(0.6, look).start()
     assert worker.work() == 3
-    coordinator.expire()
     assert (coordinator.counts["expired"], coordinator.counts["accepted"]) == (0, 3)
