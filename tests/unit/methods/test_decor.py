@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from decor_episodes import DOCUMENTS, ROLES, SCRIPT, STOP, decor, episode, states_of
 from pydantic import ValidationError
 from scripted import (
     EMPLOYER,
@@ -14,50 +15,16 @@ from scripted import (
     MENTOR,
     RIVAL,
     TWO_HOPS,
-    ScriptedEngine,
     ScriptedJudge,
-    TableRetriever,
-    hop,
-    passage,
-    play,
     prompt_of,
     said,
 )
 
 from rolecast.credit import group_advantages
 from rolecast.judge.lexical import LexicalJudge
-from rolecast.methods.decor import Decor, DecorConfig, DecorState, Entry
-from rolecast.ports import Judge
+from rolecast.methods.decor import Decor, DecorConfig, Entry
 from rolecast.rollout.render import Renderer
-from rolecast.types import Action, Gold, Question, Reward, Thread, Trajectory, Unit
-from rolecast.world.grammar import Fact, facts_in
-
-ROLES = ("planner", "filter", "answerer")
-DOCUMENTS = {MENTOR.query: [passage(MENTOR), passage(RIVAL)], EMPLOYER.query: [passage(EMPLOYER), passage(MAYOR)]}
-STOP = said("search", "None", "nothing missing")
-SCRIPT: dict[str, Sequence[str]] = {
-    "planner": [said("search", MENTOR.query), said("search", EMPLOYER.query), STOP],
-    "filter": [said("filter", MENTOR.sentence, "keep"), said("filter", EMPLOYER.sentence, "keep")],
-    "answerer": [said("answer", "Kel Dax")],
-}
-
-
-def decor(**options: Any) -> Decor:
-    return Decor(DecorConfig(**{"prompts": "compact", "condenser": "extractive", **options}))
-
-
-def episode(
-    renderer: Renderer, script: Mapping[str, Sequence[str]], judge: Judge | None = None, method: Decor | None = None, question: Question = TWO_HOPS,
-    documents: Any = DOCUMENTS, **options: Any,
-) -> tuple[Trajectory, ScriptedEngine, TableRetriever]:  # fmt: skip
-    method = method or decor()
-    engine, retriever = ScriptedEngine(renderer, method, script), TableRetriever(documents)
-    return play(method, question, engine, retriever, renderer, judge, **options), engine, retriever
-
-
-def states_of(t: Trajectory, role: str) -> list[DecorState]:
-    return [t.states[action.id] for thread in t.threads_of(role) for action in thread.actions]
-
+from rolecast.types import Action, Reward, Thread, Trajectory
 
 # Algorithm 1
 
@@ -389,98 +356,3 @@ def test_one_objective_with_one_ratio_per_unit_and_the_papers_numbers() -> None:
 def test_config_is_closed_and_checked(bad: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         DecorConfig(**bad)
-
-
-# Memory
-
-
-CHAIN = [MENTOR, EMPLOYER, Fact("Kel Dax", "founder", "Zen Kol"), Fact("Zen Kol", "rival", "Pral Sed")]
-EXTRA = [Fact("Kes Dol", fact.relation, fact.object) for fact in CHAIN]
-FOUR_HOPS = replace(TWO_HOPS, gold=Gold(("Pral Sed",), tuple(map(hop, CHAIN))))
-EVIDENCE = [f"{fact.sentence} {extra.sentence}" for fact, extra in zip(CHAIN, EXTRA, strict=True)]
-
-
-def long_script() -> dict[str, Sequence[str]]:
-    return {
-        "planner": [said("search", fact.query) for fact in CHAIN],
-        "filter": [said("filter", evidence) for evidence in EVIDENCE],
-        "answerer": [said("answer", "Pral Sed")],
-    }
-
-
-def tokens(renderer: Renderer, memory: Sequence[Entry]) -> int:
-    return len(renderer.encode("\n".join(f"{entry.query}: {entry.evidence}" for entry in memory)))
-
-
-def memory_with(condensed: int) -> list[Entry]:
-    """All four entries, the first `condensed` of them condensed."""
-    atoms = [f"{fact.atom} {extra.atom}" for fact, extra in zip(CHAIN, EXTRA, strict=True)]
-    evidence = [*atoms[:condensed], *EVIDENCE[condensed:]]
-    return [Entry(fact.query, text, index < condensed) for index, (fact, text) in enumerate(zip(CHAIN, evidence, strict=True))]
-
-
-def memory_under(renderer: Renderer, limit: int) -> list[Entry]:
-    t, _, _ = episode(renderer, long_script(), method=decor(memory_tokens=limit), question=FOUR_HOPS, documents=[])
-    [state] = states_of(t, "answerer")
-    return state.memory
-
-
-def test_a_limit_that_forces_condensing_twice_keeps_every_gold_fact_and_the_newest_entry_whole(renderer: Renderer) -> None:
-    limit = tokens(renderer, memory_with(condensed=2))
-    memory = memory_under(renderer, limit)
-    assert memory == memory_with(condensed=2)
-    assert set(CHAIN) <= set(facts_in(" ".join(entry.evidence for entry in memory)))
-    assert memory[-1] == Entry(CHAIN[-1].query, EVIDENCE[-1])
-
-
-@pytest.mark.parametrize(("condensed", "room", "found"), [(0, 0, 0), (0, -1, 1), (1, 0, 1), (1, -1, 2), (3, 0, 3), (3, -1, 3)])
-def test_the_earliest_entries_are_condensed_first_and_only_while_the_limit_is_passed(
-    renderer: Renderer, condensed: int, room: int, found: int
-) -> None:
-    limit = tokens(renderer, memory_with(condensed)) + room
-    assert memory_under(renderer, limit) == memory_with(found)
-
-
-def test_a_hopeless_limit_still_loses_no_fact(renderer: Renderer) -> None:
-    memory = memory_under(renderer, limit=1)
-    assert facts_in(" ".join(entry.evidence for entry in memory)) == [fact for pair in zip(CHAIN, EXTRA, strict=True) for fact in pair]
-
-
-def test_condensing_does_not_reach_back_into_recorded_states(renderer: Renderer) -> None:
-    t, _, _ = episode(renderer, long_script(), method=decor(memory_tokens=1), question=FOUR_HOPS, documents=[])
-    assert [entry.evidence for entry in states_of(t, "planner")[1].memory] == EVIDENCE[:1]
-
-
-def with_model(renderer: Renderer, *replies: str) -> tuple[Trajectory, list[Unit]]:
-    method = decor(condenser="model", memory_tokens=1, max_turns=2)
-    script = {**{role: lines[:2] for role, lines in long_script().items()}, "condenser": replies}
-    t, _, _ = episode(renderer, script, method=method, question=FOUR_HOPS, documents=[])
-    return t, method.credit([t])
-
-
-def test_the_frozen_model_condenses_and_is_never_trained(renderer: Renderer) -> None:
-    t, units = with_model(renderer, f"<facts> {MENTOR.atom}</facts>")
-    assert [entry.evidence for entry in states_of(t, "answerer")[0].memory] == [MENTOR.atom, EVIDENCE[1]]
-    [thread] = t.threads_of("condenser")
-    assert thread.slot == "frozen"
-    trained = {action for unit in units for action in unit.actions}
-    assert not trained & {action.id for action in thread.actions}
-
-
-def test_the_frozen_model_sees_one_entry_and_nothing_else(renderer: Renderer) -> None:
-    t, _ = with_model(renderer, f"<facts> {MENTOR.atom}</facts>")
-    [prompt] = [prompt_of(thread) for thread in t.threads_of("condenser")]
-    assert f"{MENTOR.query}: {EVIDENCE[0]}" in prompt
-    assert FOUR_HOPS.text not in prompt
-    assert EVIDENCE[1] not in prompt
-
-
-@pytest.mark.parametrize("reply", ["sorry", "<facts> cut", "facts: none</facts>"])
-def test_evidence_that_the_frozen_model_cannot_condense_is_kept(renderer: Renderer, reply: str) -> None:
-    t, _ = with_model(renderer, reply)
-    assert (t.status, states_of(t, "answerer")[0].memory[0].evidence) == ("ok", EVIDENCE[0])
-
-
-def test_an_empty_list_of_facts_does_not_replace_evidence(renderer: Renderer) -> None:
-    t, _ = with_model(renderer, "<facts></facts>")
-    assert states_of(t, "answerer")[0].memory[0].evidence == EVIDENCE[0]
