@@ -7,13 +7,21 @@ import json
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from rolecast.errors import InputError
 
 M = TypeVar("M", bound=BaseModel)
 TrainingStage = Literal["sft", "rl"]
-Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$")]  # of Kubernetes
+
+
+def _written(value: Any) -> Any:
+    """YAML reads `cpu: 2` as a number; Kubernetes takes it as it is written."""
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+# Of Kubernetes.
+Quantity = Annotated[str, BeforeValidator(_written), StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]  # RFC 1035 label
 Image = Annotated[str, StringConstraints(pattern=r"^\S+$", min_length=1)]
 Label = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]

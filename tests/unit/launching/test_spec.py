@@ -33,6 +33,12 @@ def test_k1_every_run_gives_a_name_that_kubernetes_takes(run: str) -> None:
     read_spec({**BASE, "labels": {"run": spec.run_label}})
 
 
+def test_a_quantity_may_be_written_as_a_number() -> None:
+    assert read_spec({**BASE, "cpu": 2, "memory": 1e9}).cpu == "2"
+    with pytest.raises(InputError, match="cpu"):
+        read_spec({**BASE, "cpu": True})
+
+
 @pytest.mark.parametrize(
     "change", [{"image": "x:2"}, {"nodes": 2}, {"zero_stage": 2}, {"deadlines": {"running": 60}}, {"labels": {"a": "b"}}]
 )
