@@ -11,7 +11,13 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
-SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY")  # variables whose values never reach a log
+SECRETS = (  # variables whose values never reach a log
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "OPENAI_API_KEY",
+    "ROLECAST_COORDINATOR_TOKEN",
+    "ROLECAST_KFP_TOKEN",
+)
 
 
 class JsonFormatter(logging.Formatter):
