@@ -43,13 +43,14 @@ COMMON: dict[str, Any] = {
 SCRATCH = {"hidden": 192, "layers": 3, "heads": 3, "head_dim": 64, "feed_forward": 384}  # the demo's
 
 
-def started_model(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of the demo's size that knows its format: RL needs rollouts of which some are right in form."""
     config = {
         **COMMON, "threads": 1, "model": {"max_context": 256, "scratch": SCRATCH},
         "sft": {"steps": 200, "batch": 12, "lr": 5e-3, "optimizer": {"name": "muon", "rest": 1.0}, "errors": ERRORS},
     }  # fmt: skip
-    return sft(create(folder, make_config(config, "start")))
+    return sft(create(tmp_path_factory.mktemp("start") / "run", make_config(config, "start")))
 
 
 def config_of(model: Path) -> RunConfig:
@@ -111,8 +112,8 @@ def rows_of(run: Run, stage: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-def test_a_run_over_processes_survives_the_loss_of_each(cluster: Cluster, tmp_path: Path) -> None:
-    run = create(cluster.run, config_of(started_model(tmp_path / "start")))
+def test_a_run_over_processes_survives_the_loss_of_each(cluster: Cluster, model: Path, tmp_path: Path) -> None:
+    run = create(cluster.run, config_of(model))
     world(run)
     index(run)
     assert cluster.learner("sft").wait(300) == 0
@@ -183,8 +184,8 @@ def check_rewards(run: Run, shards: dict[int, list[Trajectory]], folder: Path) -
         assert method.credit([ours]) == method.credit([theirs])
 
 
-def test_nodes_with_disks_of_their_own_resume_from_what_each_uploaded(cluster: Cluster, tmp_path: Path) -> None:
-    run = create(cluster.run, config_of(started_model(tmp_path / "start")))
+def test_nodes_with_disks_of_their_own_resume_from_what_each_uploaded(cluster: Cluster, model: Path) -> None:
+    run = create(cluster.run, config_of(model))
     assert run.store is not None
     first, second = cluster.nodes("sft", 2)
     cluster.until(lambda: run.store.committed("sft/checkpoints/step-000008"), first, 200)  # type: ignore[union-attr]
@@ -199,8 +200,8 @@ def test_nodes_with_disks_of_their_own_resume_from_what_each_uploaded(cluster: C
     assert cluster.nodes("sft", 1)[0].wait(100) == 0  # it is done, for any number of ranks
 
 
-def test_shards_of_two_ranks_are_refused_by_one(cluster: Cluster, tmp_path: Path) -> None:
-    run = create(cluster.run, config_of(started_model(tmp_path / "start")))
+def test_shards_of_two_ranks_are_refused_by_one(cluster: Cluster, model: Path) -> None:
+    run = create(cluster.run, config_of(model))
     assert run.store is not None
     learner = cluster.learner("sft")
     cluster.until(lambda: run.store.committed("sft/checkpoints/step-000008"), learner, 200)  # type: ignore[union-attr]
@@ -210,8 +211,7 @@ def test_shards_of_two_ranks_are_refused_by_one(cluster: Cluster, tmp_path: Path
     assert "was written by 2 ranks, this job has 1; start it with 2" in alone.tail()
 
 
-def test_a_learner_that_is_told_to_end_saves_and_goes_on(cluster: Cluster, tmp_path: Path) -> None:
-    model = started_model(tmp_path / "start")
+def test_a_learner_that_is_told_to_end_saves_and_goes_on(cluster: Cluster, model: Path) -> None:
     config = config_of(model)
     run = create(cluster.run, config.model_copy(update={"sft": config.sft.model_copy(update={"steps": 60, "checkpoint_every": 1000})}))
     learner = cluster.learner("sft")
