@@ -7,6 +7,7 @@ own, where every Rolecast service has the ones of `rolecast.service`. Its router
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
@@ -69,6 +70,8 @@ class _Plane(DataPlane):  # type: ignore[misc]
 
 def add_kserve_routes(app: FastAPI) -> ModelRepository:
     """KServe's routes over the models of the repository, which is empty. Routes that the app has already come first."""
+    # KServe answers v1 with a class that FastAPI has deprecated; the warning would break the lines of the JSON log.
+    warnings.filterwarnings("ignore", message="ORJSONResponse is deprecated")
     repository = ModelRepository()
 
     @app.post("/v2/repository/models/{model_name}/{verb}")

@@ -183,14 +183,15 @@ def test_it_is_alive_while_it_loads_and_ready_afterwards(engine: OneLine) -> Non
 
 
 def test_questions_in_flight_and_waiting_finish_while_it_drains(engine: OneLine, pool: ThreadPoolExecutor) -> None:
-    app, service = make_agent(AgentSettings(run="r", max_live=1, max_waiting=1), opened(engine))
+    app, service = make_agent(AgentSettings(run="r", max_live=1, max_waiting=5), opened(engine))
     url, thread = start(app, service)
     eventually(lambda: service.status == "ready")
     asked = [pool.submit(ask, url, stream=stream) for stream in (False, True)]
     eventually(lambda: metric(url, "rolecast_agent_requests_waiting") == 1)
     service.drain()
     assert httpx.get(f"{url}/readyz").status_code == 503
-    assert ask(url).status_code == 503
+    refused = ask(url)
+    assert (refused.status_code, refused.json()) == (503, {"detail": "the agent is draining; try again"})
     time.sleep(0.3)
     assert thread.is_alive()
     engine.gate.set()
@@ -256,6 +257,8 @@ def test_a_question_waits_for_a_retriever_that_is_restarting(engine: OneLine, in
     port = free_port()
     app, service = with_retriever(port, engine, patience=10)
     url, thread = start(app, service)
+    time.sleep(0.3)
+    assert httpx.get(f"{url}/readyz").status_code == 503
     with serving(*make_retriever(RetrieverSettings(index=str(index), topk=1)), port=port):
         eventually(lambda: service.status == "ready")
     asked: Future[httpx.Response] = pool.submit(ask, url)

@@ -135,6 +135,12 @@ def test_a_binary_request_that_cannot_be_read_is_the_clients_fault(url: str, len
     assert reply.status_code == 400, reply.text
 
 
+def test_half_a_surrogate_pair_is_refused_before_it_is_played(url: str) -> None:
+    headers = {"content-type": "application/json; charset=utf-8"}
+    reply = httpx.post(f"{url}/v1/models/served:predict", content=b'{"instances": ["\\ud800?"]}', headers=headers)
+    assert (reply.status_code, reply.json()["detail"]) == (422, "the question holds half of a surrogate pair; send whole characters")
+
+
 def test_without_kserve_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "rolecast.agent.model", raising=False)
     monkeypatch.setitem(sys.modules, "kserve", None)
