@@ -17,10 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from rolecast.errors import InputError
 from rolecast.learner.settings import BackendConfig, OptimizerConfig
 from rolecast.methods.decor import DecorConfig
-from rolecast.methods.registry import AnyMethodConfig
+from rolecast.methods.registry import AnyMethodConfig, make_method
 from rolecast.teachers.base import TeacherErrors
 
 Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Closed(BaseModel):
@@ -92,7 +93,7 @@ class SftConfig(Closed):
     lr: float = Field(2e-3, gt=0)
     optimizer: OptimizerConfig = OptimizerConfig()
     errors: TeacherErrors = TeacherErrors()
-    mix: dict[str, float] = {}
+    mix: dict[str, Share] = {}
     drills: int = Field(0, ge=0)
     checkpoint_every: int = Field(250, ge=1)
     keep: int = Field(2, ge=1)
@@ -138,9 +139,9 @@ class EvalConfig(Closed):
 
 class RunConfig(Closed):
     name: str = "run"
-    seed: int = 0
+    seed: int = Field(0, ge=-(2**63), lt=2**63)
     lockstep: bool = False
-    threads: int | None = Field(None, ge=1)  # torch threads; None leaves the default
+    threads: int | None = Field(None, ge=1, le=4096)  # torch threads; None leaves the default
     method: AnyMethodConfig = Field(default_factory=DecorConfig, discriminator="name")
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
@@ -151,6 +152,15 @@ class RunConfig(Closed):
     sft: SftConfig = SftConfig()
     rl: RlConfig = RlConfig()
     eval: EvalConfig = EvalConfig()
+
+    @model_validator(mode="after")
+    def _mix_fits_the_method(self) -> RunConfig:
+        roles = make_method(self.method).roles
+        if unknown := sorted(set(self.sft.mix) - set(roles)):
+            raise ValueError(f"sft.mix: {self.method.name} has no role {unknown[0]!r}; it has {', '.join(roles)}")
+        if self.sft.mix and abs(sum(self.sft.mix.values()) - 1) > 0.01:
+            raise ValueError(f"sft.mix: shares add up to {sum(self.sft.mix.values()):g}; make it 1")
+        return self
 
     @property
     def fingerprint(self) -> str:

@@ -35,5 +35,9 @@ class EmptyUpdateError(RolecastError):
     """A step would train on nothing."""
 
 
+class DivergedError(RolecastError):
+    """The loss is no finite number, so an update would destroy the weights."""
+
+
 class CollapseError(RolecastError):
     """The policy fell below the collapse threshold and rolling back did not help."""

@@ -231,3 +231,18 @@ def test_a_key_that_is_given_twice_is_refused_in_overrides_and_json(write: Write
 @pytest.mark.parametrize("content", ["data: {world: {entities: {train: -5}}}", "data: {world: {questions: {train: -1}}}", "threads: -1"])
 def test_counts_are_not_negative(write: Write, content: str) -> None:
     message(write(content))
+
+
+@pytest.mark.parametrize(
+    ("mix", "reason"),
+    [
+        ("{plannr: 1.0}", "decor has no role 'plannr'; it has planner, filter, answerer"),
+        ("{planner: 0.5}", "shares add up to 0.5; make it 1"),
+        ("{planner: -1, filter: 1}", "greater than or equal to 0"),
+        ("{planner: .nan}", "sft.mix"),
+    ],
+)
+def test_the_mix_is_of_the_methods_roles(mix: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(f"method: {{name: decor, condenser: extractive}}\nsft: {{mix: {mix}}}\n")
+    with pytest.raises(InputError, match=reason):
+        load_config(tmp_path / "c.yaml")

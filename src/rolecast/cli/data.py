@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Annotated, Literal
@@ -47,7 +48,12 @@ def convert(
     from rolecast.data.convert import convert as run
 
     _fresh(out)
-    print(run(source, out, format, dataset or source.stem, split))
+    try:
+        print(run(source, out, format, dataset or source.stem, split))
+    except InputError:
+        with contextlib.suppress(OSError):
+            out.rmdir()  # what the conversion made before it met the fault; never a folder that holds something
+        raise
 
 
 @index_app.command()

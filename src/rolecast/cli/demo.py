@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,6 +25,7 @@ def demo(
     from rolecast.errors import InputError
     from rolecast.evaluation.table import print_summary
     from rolecast.launching.local_pipeline import run_local
+    from rolecast.stages.run import erase
     from rolecast.stages.team import check_model
 
     preset = "small_model" if model else "demo" if method == "decor" else f"{method}_{algorithm}"
@@ -41,7 +41,7 @@ def demo(
     if fresh and path.exists():
         if not (path / "run.json").exists():
             raise InputError(f"{path} is not a run; --fresh deletes runs only")
-        shutil.rmtree(path)
+        erase(path)
     print(f"preset {preset}: SFT {config.sft.steps} steps of {config.sft.batch} rows, RL {config.rl.steps} steps of {config.rl.questions} questions × {config.rl.group} rollouts, evaluation on {config.eval.n} questions → {path}", flush=True)  # fmt: skip
     run_local(path, config)
     print_summary(path / "summary.json")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rolecast.stages.run import Run, create, open_run
+from rolecast.stages.run import Run, open_run, prepare
 
 app = typer.Typer(help="Make runs.")
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="The run: a folder, or s3://bucket/prefix/NAME.")]
@@ -17,22 +17,16 @@ Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE
 
 
 def opened(path: str, config: Path | None, overrides: list[str] | None) -> Run:
-    """The run at `path`, created from `config` if given."""
+    """The run at `path` with its world and index, created from `config` if given."""
     from rolecast.config import load_config
     from rolecast.errors import InputError
+    from rolecast.stages.index import index
 
     if config is not None:
-        return create(path, load_config(config, overrides or ()))
+        return prepare(path, load_config(config, overrides or ()), index)
     if overrides:
         raise InputError("--set changes a config file: give --config too")
-    return open_run(path)
-
-
-def _ready(run: Run) -> Run:
-    from rolecast.stages.index import index
-    from rolecast.stages.world import world
-
-    world(run)
+    run = open_run(path)
     index(run)
     return run
 
@@ -47,7 +41,7 @@ def create_run(
     run: RunPath, config: Annotated[Path, typer.Option("--config", help="The run's config, YAML.")], overrides: Overrides = None
 ) -> None:
     """Make a run with its world and index, for jobs to train."""
-    made = _ready(opened(run, config, overrides))
+    made = opened(run, config, overrides)
     print(made.location or made.path)
 
 
@@ -55,14 +49,14 @@ def sft(run: RunPath, config: ConfigPath = None, overrides: Overrides = None) ->
     """Supervised fine-tuning on a scripted teacher."""
     from rolecast.stages.sft import sft as stage
 
-    print(stage(_ready(opened(run, config, overrides))))
+    print(stage(opened(run, config, overrides)))
 
 
 def rl(run: RunPath, config: ConfigPath = None, overrides: Overrides = None) -> None:
     """Reinforcement learning from the SFT model."""
     from rolecast.stages.rl import rl as stage
 
-    print(stage(_ready(opened(run, config, overrides))))
+    print(stage(opened(run, config, overrides)))
 
 
 def evaluate(
@@ -75,7 +69,7 @@ def evaluate(
     from rolecast.evaluation.table import results_table
     from rolecast.stages.evaluate import evaluate as evaluate_stage
 
-    folder = evaluate_stage(_ready(opened(run, config, overrides)), stage)
+    folder = evaluate_stage(opened(run, config, overrides), stage)
     print(results_table({stage: json.loads((folder / "result.json").read_text())}))
 
 

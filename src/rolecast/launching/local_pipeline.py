@@ -25,9 +25,9 @@ def run_local(path: Path, config: RunConfig) -> None:
     from rolecast_pipelines.sft_rl_eval import sft_rl_eval
 
     from rolecast.processes import PARENT
-    from rolecast.stages.run import create
+    from rolecast.stages.run import refuse_other
 
-    create(path, config)  # a folder with another run is refused here, in one line, not inside a step
+    refuse_other(path, config)  # here, in one line, not inside a step
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(path / ".kfp"), raise_on_error=True)
     os.environ[PARENT] = str(os.getpid())
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
@@ -51,6 +51,8 @@ def compile_pipeline(out: Path) -> None:
         raise InputError("kfp is not installed; pip install 'rolecast[control]'") from None
     from rolecast_pipelines.sft_rl_eval import sft_rl_eval
 
+    if out.is_dir() or out.suffix not in (".yaml", ".yml"):
+        raise InputError(f"{out}: name a file that ends in .yaml")
     if not out.parent.is_dir():
         raise InputError(f"{out.parent} is no directory; create it or choose another --out")
     compiler.Compiler().compile(sft_rl_eval, str(out))

@@ -50,6 +50,8 @@ def submit(
         raise InputError(f"no Kubeflow Pipelines server: give --host or set {HOST}")
     if not host.startswith(("http://", "https://")):
         raise InputError(f"host {host}: give a URL with http:// or https://")
+    if "@" in host.partition("://")[2].partition("/")[0]:
+        raise InputError(f"--host holds credentials, which logs would show; leave them out and set {TOKEN}")
     host, token = host.rstrip("/"), os.environ.get(TOKEN) or None
     _check_server(host, token)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), redirect_stdout(io.StringIO()):  # kfp prints links

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ import torch
 
 from rolecast import losses
 from rolecast.credit import Floats
-from rolecast.errors import ArtifactError, EmptyUpdateError, RatioGateError
+from rolecast.errors import ArtifactError, DivergedError, EmptyUpdateError, RatioGateError
 from rolecast.learner.backends import Backend, make_backend
 from rolecast.learner.batch import Padded, TokenBatch, microbatches, minibatches, weighted
 from rolecast.learner.model import Critic, Policy, evaluate_tokens
@@ -107,6 +108,11 @@ class Learner:
             total += loss.item()
             if self.critic_backend is not None:
                 self.critic_backend.backward(self._value_loss(batch, padded, told) * counts, last)
+        if not math.isfinite(total):
+            raise DivergedError(
+                f"objective {self.objective.name}: the loss of update {self.updates} is {total}; the last checkpoint is sound, "
+                "lower the learning rate"
+            )
         tally["loss"].append((total * self.ranks.world, 1.0))  # the mean over ranks is the sum of their shares
         tally["grad_norm"].append((self.backend.step(self.updates), 1.0))
         tally["lr"].append((self.backend.rate(self.updates), 1.0))

@@ -34,12 +34,10 @@ def train(stage: str, location: str) -> None:
     from rolecast.stages.index import index
     from rolecast.stages.rl import rl
     from rolecast.stages.sft import sft
-    from rolecast.stages.world import world
 
     run = with_zero_stage(open_run(location))
     ranks = join()
     if ranks.first:
-        world(run)
         index(run)
     ranks.barrier()
     {"sft": sft, "rl": rl}[stage](run, ranks)

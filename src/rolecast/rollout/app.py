@@ -11,6 +11,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Annotated
 
 from fastapi import FastAPI
 from prometheus_client import Counter
@@ -27,15 +28,16 @@ from rolecast.service.app import Service, make_app
 from rolecast.service.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
+Address = Annotated[str, Field(pattern="^https?://.")]
 NAP = 1.0  # seconds between questions to a coordinator that has no work, or is not there yet
 
 
 class RolloutSettings(ServiceSettings):
     """Where the worker's work comes from. `capacity`: groups that it plays at once. `name`: by default the host's, and a number."""
 
-    coordinator_url: str
-    retriever_url: str
-    judge_url: str
+    coordinator_url: Address
+    retriever_url: Address
+    judge_url: Address
     capacity: int = Field(16, ge=1)
     name: str = ""
     workdir: str = ""

@@ -8,10 +8,12 @@ from rolecast.data.records import read_corpus
 from rolecast.errors import InputError
 from rolecast.retriever.index import build_index
 from rolecast.stages.run import Run, working
+from rolecast.stages.world import world
 
 
 def index(run: Run) -> Path:
-    """Builds `run.index` from the run's corpus unless it is there."""
+    """Builds `run.index` from the run's corpus unless it is there; the corpus of a world of its own is drawn first."""
+    world(run)
     if not run.has(run.index):
         with working(run, "index"):
             c = run.config

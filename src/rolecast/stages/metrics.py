@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rolecast.errors import ArtifactError
 from rolecast.store.artifact import write_text
 
 
@@ -45,4 +46,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     if not file.exists():
         return []
     lines = file.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    try:
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+    except json.JSONDecodeError:
+        raise ArtifactError(f"{file} holds a line that is no JSON; delete that line") from None

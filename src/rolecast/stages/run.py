@@ -13,10 +13,11 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from rolecast.config import RunConfig, read_json_config
 from rolecast.errors import InputError
@@ -107,19 +108,54 @@ class Run:
 def create(location: Path | str, config: RunConfig) -> Run:
     """A new run, or the same run again: a place that holds another config is refused."""
     path, store = _place(location)
+    try:
+        return _create(location, path, store, config)
+    except OSError as error:
+        raise InputError(f"{location} cannot be made a run ({error.strerror}); name another folder") from None
+
+
+def _create(location: Path | str, path: Path, store: Store | None, config: RunConfig) -> Run:
     text = json.dumps(config.model_dump(mode="json"), indent=1)
     if store is not None:
         if not store.put("run.json", text.encode(), absent=True):
             _same(location, open_run(location).config, config)
         return Run(path, config, store, str(location))
-    file = path / "run.json"
-    if file.exists():
-        return Run(path, _same(location, open_run(path).config, config))
-    if path.exists() and any(path.iterdir()):
-        raise InputError(f"{path} exists and is not a run; name another folder")
+    refuse_other(path, config)
     path.mkdir(parents=True, exist_ok=True)
-    write_text(file, text)
+    if not (path / "run.json").exists():
+        write_text(path / "run.json", text)
     return Run(path, config)
+
+
+def refuse_other(path: Path, config: RunConfig) -> None:
+    """Raises InputError if the folder holds something else than this run."""
+    if (path / "run.json").exists():
+        _same(path, open_run(path).config, config)
+    elif path.exists() and any(path.iterdir()):
+        raise InputError(f"{path} exists and is not a run; name another folder")
+
+
+def prepare(location: Path | str, config: RunConfig, fill: Callable[[Run], object]) -> Run:
+    """A run, filled by `fill` with what its stages start from. A new one that cannot be filled for bad input is not left behind."""
+    path, store = _place(location)
+    new = store.get("run.json") is None if store is not None else not (path / "run.json").exists()
+    run = create(location, config)
+    try:
+        fill(run)
+    except InputError:
+        if new:
+            shutil.rmtree(run.path, ignore_errors=True)
+            if run.store is not None:
+                run.store.delete("run.json")
+        raise
+    return run
+
+
+def erase(path: Path) -> None:
+    """Deletes a run's folder, unless a process works in it."""
+    with (path / ".lock").open("w") as lock:
+        _hold(lock, path)
+        shutil.rmtree(path)
 
 
 def open_run(location: Path | str) -> Run:
@@ -134,7 +170,11 @@ def open_run(location: Path | str) -> Run:
 def _place(location: Path | str) -> tuple[Path, Store | None]:
     """The folder here, and the store if the run lives in one. Working copies are told apart by the run's whole address."""
     if not str(location).startswith(S3):
+        if "://" in str(location) or not str(location):
+            raise InputError(f"{str(location)!r} is no place for a run; give a folder or s3://bucket/prefix/NAME")
         return Path(location), None
+    if not str(location).removeprefix(S3).strip("/").count("/"):
+        raise InputError(f"{location} names no run in a bucket; write s3://bucket/prefix/NAME")
     uri = str(location).rstrip("/")
     work = Path(os.environ.get(WORKDIR) or Path(tempfile.gettempdir()) / "rolecast")
     path = work / f"{uri.rpartition('/')[2]}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
@@ -160,14 +200,18 @@ def working(run: Run, stage: str, first: bool = True) -> Iterator[None]:
         return
     die_with_parent()
     with (run.path / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{run.path} is in use by another process; wait for it or stop it") from None
+        _hold(lock, run.path)
         recover(run.path)
         start = time.monotonic()
         yield
         _note_seconds(run, stage, time.monotonic() - start)
+
+
+def _hold(lock: TextIO, path: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InputError(f"{path} is in use by another process; wait for it or stop it") from None
 
 
 def seconds(run: Run) -> dict[str, float]:

@@ -45,12 +45,9 @@ def prepare(run: str, config: str) -> str:
     """Creates the run with its world and index."""
     from rolecast.config import read_json_config
     from rolecast.stages.index import index
-    from rolecast.stages.run import create
-    from rolecast.stages.world import world
+    from rolecast.stages.run import prepare as prepare_run
 
-    opened = create(run, read_json_config(config))
-    world(opened)
-    index(opened)
+    prepare_run(run, read_json_config(config), index)
     return run
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rolecast.errors import EmptyUpdateError, RatioGateError
+from rolecast.errors import DivergedError, EmptyUpdateError, RatioGateError
 from rolecast.learner.batch import rl_batch, sft_batch
 from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.model import Critic, Policy
@@ -167,3 +167,13 @@ def test_state_survives_a_round_trip(tmp_path: Path) -> None:
         reinforce(one, more, units_of(more))
     assert all(torch.equal(a, b) for a, b in zip(learner.policy.parameters(), other.policy.parameters(), strict=True))
     assert other.updates == learner.updates
+
+
+def test_a_loss_that_is_no_number_ends_the_run_before_the_update() -> None:
+    learner = learner_of(GSPO)
+    batch = sft_batch("shared", [Example((5, 6, 7), (False, True, True), weight=float("nan"), tag="x")])
+    before = [p.clone() for p in learner.policy.parameters()]
+    learner.objective = replace(GSPO, loss="nll", estimator="none", per="token")
+    with pytest.raises(DivergedError, match="the loss of update 0 is nan"):
+        learner.update(batch)
+    assert all(torch.equal(a, b) for a, b in zip(before, learner.policy.parameters(), strict=True))

@@ -8,7 +8,7 @@ import pytest
 
 from rolecast.config import RunConfig
 from rolecast.errors import InputError
-from rolecast.stages.run import create, open_run, working
+from rolecast.stages.run import Run, create, erase, open_run, prepare, working
 from rolecast.store.artifact import verify, writing
 
 
@@ -27,3 +27,31 @@ def test_a_run_whose_config_is_broken_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "run" / "run.json").write_text('{"name": ')
     with pytest.raises(InputError, match=r"run/run\.json: not JSON"):
         open_run(tmp_path / "run")
+
+
+def test_a_new_run_that_cannot_be_filled_is_not_left_behind(tmp_path: Path) -> None:
+    def fill(run: Run) -> None:
+        raise InputError("a bad row")
+
+    with pytest.raises(InputError, match="a bad row"):
+        prepare(tmp_path / "new", RunConfig(), fill)
+    assert not (tmp_path / "new").exists()
+    create(tmp_path / "old", RunConfig())
+    with pytest.raises(InputError):
+        prepare(tmp_path / "old", RunConfig(), fill)
+    assert (tmp_path / "old" / "run.json").exists()  # it was there before, with whatever it holds
+
+
+def test_a_run_that_a_process_works_in_is_not_erased(tmp_path: Path) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    with working(run, "sft"), pytest.raises(InputError, match="in use by another process"):
+        erase(run.path)
+    assert (run.path / "run.json").exists()
+    erase(run.path)
+    assert not run.path.exists()
+
+
+@pytest.mark.parametrize("location", ["s3://", "s3://bucket", "http://foo/x", ""])
+def test_what_is_no_place_for_a_run_is_refused(location: str) -> None:
+    with pytest.raises(InputError, match=r"is no place for a run|names no run in a bucket"):
+        create(location, RunConfig())
