@@ -9,14 +9,19 @@ from typing import Any
 
 
 def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
-    """One row per stage: EM with its interval, F1, EM by hops, cost per question."""
+    """One row per stage: EM with its interval, F1, EM by hops, share of replies in valid form, cost per question."""
     hops = sorted({h for result in stages.values() for h in result["by_hops"]})
-    head = ["stage", "EM", "95 % interval", "F1", *[f"{h} hop{'s' if h != '1' else ''}" for h in hops], "tokens", "searches", "n"]
+    head = ["stage", "EM", "95 % interval", "F1", *[f"{h} hop{'s' if h != '1' else ''}" for h in hops], "valid", "tokens", "searches", "n"]
     rows = []
     for stage, result in stages.items():
         low, high = result["ci95"]
         by_hops = [f"{100 * result['by_hops'][h]['em']:.1f}" if h in result["by_hops"] else "–" for h in hops]
-        cost = [f"{result['tokens_per_question']:.0f}", f"{result['searches_per_question']:.1f}", str(result["n"])]
+        cost = [
+            f"{100 * result['valid']:.1f}",
+            f"{result['tokens_per_question']:.0f}",
+            f"{result['searches_per_question']:.1f}",
+            str(result["n"]),
+        ]
         rows.append(
             [stage, f"{100 * result['em']:.1f}", f"{100 * low:.1f} – {100 * high:.1f}", f"{100 * result['f1']:.1f}", *by_hops, *cost]
         )
