@@ -144,7 +144,8 @@ class DeepSpeedBackend:
         for name, parameter in self.module.named_parameters(remove_duplicate=False):  # tied weights have a name each, as in state_dict
             with self._deepspeed.zero.GatheredParameters([parameter]):
                 full[name] = parameter.detach().cpu().clone()
-        return {**full, **{name: buffer.detach() for name, buffer in self.module.named_buffers()}}
+        kept = self.module.state_dict().keys()  # buffers that are computed, not stored, are left out
+        return {**full, **{name: buffer.detach() for name, buffer in self.module.named_buffers() if name in kept}}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         for name, parameter in self.module.named_parameters():
