@@ -1,8 +1,9 @@
-"""Child processes that end with the process that started them, however that one ends."""
+"""What every process of ours does at its start, and child processes that end with the process that started them."""
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -16,3 +17,10 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != int(os.environ[PARENT]) and os.getppid() == 1:  # it was gone before the kernel knew
             sys.exit(1)
+
+
+def prepare_process() -> None:
+    """Log lines of one form, and libraries that stay quiet about themselves."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

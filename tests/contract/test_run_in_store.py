@@ -95,7 +95,7 @@ def test_an_artifact_is_replaced_and_discarded_in_both_places(location: str) -> 
     assert run.store is not None
     path = run.stage("rl") / "trajectories" / "step-000001"
     for text in ("first", "second"):  # the step is done again after a crash
-        run.replace(path)
+        run.discard(path)
         run.publish(make(run, path, text))
     assert run.store.get("rl/trajectories/step-000001/file") == b"second"
     assert run.artifacts(path.parent) == [path]

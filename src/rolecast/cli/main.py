@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
 
 import typer
 
 from rolecast.cli import data, demo, deploy, doctor, judge, pipeline, retriever, rollout, runs, serving
 from rolecast.errors import RolecastError
+from rolecast.processes import prepare_process
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data.app, name="data")
@@ -37,9 +36,7 @@ def _main() -> None:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    prepare_process()
     try:
         sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0)
     except typer.TyperException as error:  # unknown command or option, wrong type

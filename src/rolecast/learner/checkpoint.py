@@ -49,7 +49,7 @@ def save(folder: Path, step: int, learner: Learner, tokenizer: PreTrainedTokeniz
     """Writes `folder/step-NNNNNN` and deletes all but the newest `keep` checkpoints. Every rank calls it and writes its part."""
     path = folder / f"step-{step:06d}"
     ranks = learner.ranks
-    weights = learner.backend.weights()
+    weights = learner.model_weights()
     with _writing_parts(path, step, ranks) as partial:
         learner.save(partial)
         if ranks.first:
@@ -101,9 +101,8 @@ def read(path: Path) -> Checkpoint:
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path, weights: Weights | None = None) -> None:
-    """`weights`: of the module that holds the model (`backend.weights()`), for a model whose own are sharded."""
-    own = {name.removeprefix("model."): tensor for name, tensor in weights.items() if name.startswith("model.")} if weights else None
-    model.save_pretrained(path, state_dict=own)
+    """`weights`: full ones, for a model whose own may be sharded."""
+    model.save_pretrained(path, state_dict=weights)
     tokenizer.save_pretrained(path)
 
 

@@ -16,7 +16,7 @@ import torch
 from rolecast import losses
 from rolecast.credit import Floats
 from rolecast.errors import ArtifactError, DivergedError, EmptyUpdateError, RatioGateError
-from rolecast.learner.backends import Backend, make_backend
+from rolecast.learner.backends import Backend, Weights, make_backend
 from rolecast.learner.batch import Padded, TokenBatch, microbatches, minibatches, weighted
 from rolecast.learner.model import Critic, Policy, evaluate_tokens
 from rolecast.learner.ranks import ALONE, Ranks
@@ -156,6 +156,14 @@ class Learner:
         tally["critic/loss"].append((float(surrogate.loss.detach().mean()), n))
         tally["critic/explained_variance"].append((losses.explained_variance(predicted.detach(), column("target")), n))
         return (column("weight") * surrogate.loss).sum()
+
+    def model_weights(self) -> Weights:
+        """Full weights of the policy's language model, under its own names, on every rank: its own tensors may be shards."""
+        return {name.removeprefix("model."): tensor for name, tensor in self.backend.weights().items()}
+
+    def load_model_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Puts the language model's weights back and forgets the optimizer's moments."""
+        self.backend.load_weights({f"model.{name}": tensor for name, tensor in weights.items()})
 
     def save(self, folder: Path) -> None:
         """Everything but the policy's weights, which a checkpoint stores in Hugging Face form. Every rank calls it."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from dataclasses import replace
 
 from rolecast.errors import InputError, RolecastError
 from rolecast.learner.settings import BackendConfig
+from rolecast.processes import prepare_process
 from rolecast.stages.run import Run, open_run
 
 
@@ -18,9 +18,7 @@ def main() -> None:
     parser.add_argument("stage", choices=("sft", "rl"))
     parser.add_argument("run", help="the run: a folder, or s3://bucket/prefix/NAME")
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    prepare_process()
     try:
         train(arguments.stage, arguments.run)
     except RolecastError as error:

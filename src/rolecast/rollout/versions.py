@@ -7,7 +7,6 @@ prompt under the weights that were published. A worker whose engine gives other 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,6 +15,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from rolecast.errors import RolecastError
+from rolecast.learner.backends import Weights
+from rolecast.learner.checkpoint import save_model
 from rolecast.rollout.render import Renderer
 
 KIND = "team"
@@ -42,16 +43,13 @@ def canary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Canary
     return Canary(ids, tuple(chosen.tolist()))
 
 
-def write_team(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, weights: Mapping[str, torch.Tensor], folder: Path
-) -> None:
-    """`weights`: full, of the module that holds `model`, whose own may be sharded. `folder` is an artifact in the making.
+def write_team(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, weights: Weights, folder: Path) -> None:
+    """`weights`: full, of `model`, whose own may be sharded. `folder` is an artifact in the making.
 
     The canary is computed from what was written, so a fault in writing is one that workers report.
     """
     shared = folder / "shared"
-    model.save_pretrained(shared, state_dict={name.removeprefix("model."): tensor for name, tensor in weights.items()})
-    tokenizer.save_pretrained(shared)
+    save_model(model, tokenizer, shared, weights)
     written = AutoModelForCausalLM.from_pretrained(shared, dtype=model.dtype)
     (folder / "team.json").write_text(
         json.dumps({"name": name, "slots": {"shared": "shared"}, "canary": asdict(canary(written, tokenizer))})

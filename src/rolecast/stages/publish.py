@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Protocol
 
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rolecast.config import RunConfig
 from rolecast.coordinator.leases import Handshake
 from rolecast.coordinator.process import Child, child_coordinator
 from rolecast.errors import InputError
+from rolecast.learner.backends import Weights
 from rolecast.methods.base import Method
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.transformers import TransformersEngine
@@ -33,7 +33,7 @@ KEPT = 2  # published versions that stay in the store: the one that answers, and
 class Publisher(Protocol):
     rollouts: Rollouts
 
-    def publish(self, step: int, weights: Mapping[str, Tensor]) -> None: ...
+    def publish(self, step: int, weights: Weights) -> None: ...
 
 
 @contextmanager
@@ -74,9 +74,9 @@ class _Local:
         )
         return cls(run, local_rollouts(collector, c.name, handshake(c, method, tokenizer)), sampled, shared)
 
-    def publish(self, step: int, weights: Mapping[str, Tensor]) -> None:
+    def publish(self, step: int, weights: Weights) -> None:
         if not self.shared:
-            self.model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in weights.items()})
+            self.model.load_state_dict(weights)
         self.rollouts.publish(Version(self.run.config.name, 0, step))
 
 
@@ -90,7 +90,7 @@ class _Remote:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
 
-    def publish(self, step: int, weights: Mapping[str, Tensor]) -> None:
+    def publish(self, step: int, weights: Weights) -> None:
         assert self.run.store is not None
         named = Version(self.run.config.name, self.child.attempt, step)
         key = f"versions/{self.child.attempt:04d}.{step:06d}"

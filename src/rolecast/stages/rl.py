@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rolecast.config import ModelConfig
@@ -153,7 +152,7 @@ class Trainer:
 
     def publish(self, step: int) -> None:
         """The weights as they are answer from now on."""
-        weights = self.learner.backend.weights()
+        weights = self.learner.model_weights()
         if self.publisher is not None:
             self.publisher.publish(step, weights)
 
@@ -178,7 +177,7 @@ class Trainer:
     def _record(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """The step's shard. A step that is done again after a crash has samples of its own, and replaces it."""
         shard = self.folder / "trajectories" / f"step-{step:06d}"
-        self.run.replace(shard)
+        self.run.discard(shard)
         with writing(shard, "trajectories", {"step": step, "config": self.run.config.fingerprint}) as partial:
             (partial / "trajectories.json.gz").write_bytes(pack(trajectories))
         self.run.publish(shard)
@@ -191,9 +190,9 @@ class Trainer:
         self.progress.low = self.progress.low + 1 if em < self.run.config.rl.guard.fraction * self.progress.best["em"] else 0
         if em > self.progress.best["em"]:
             self.progress.best = {"step": step, "em": em}
-            weights = self.learner.backend.weights()
+            weights = self.learner.model_weights()
             if ranks.first:
-                self.run.replace(self.best)  # a step that is done again after a crash
+                self.run.discard(self.best)  # a step that is done again after a crash
                 with writing(self.best, "model", {"step": step, "dev_em": em}) as partial:
                     checkpoint.save_model(self.learner.policy.model, self.tokenizer, partial, weights)
                 self.run.publish(self.best)
@@ -236,15 +235,10 @@ class Trainer:
         log.warning("step %d: dev EM collapsed; rolling back to step %d", step, self.progress.best["step"])
         checkpoints.ready(self.run, self.best, self.learner.ranks)
         best, _ = load_model(self.best, self.run.config.model)
-        self.learner.backend.load_weights(_named(best))
+        self.learner.load_model_weights(best.state_dict())
         self.progress.rollbacks += 1
         self.progress.low = 0
         return True
-
-
-def _named(model: PreTrainedModel) -> Mapping[str, Tensor]:
-    """The model's weights under the names that they have in a `Policy`."""
-    return Policy(model).state_dict()
 
 
 def _frozen(path: Path, config: ModelConfig) -> PreTrainedModel:

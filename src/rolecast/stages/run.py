@@ -79,15 +79,10 @@ class Run:
         return sorted(here | stored)
 
     def discard(self, artifact: Path) -> None:
-        """Deletes an artifact that nothing refers to any more."""
+        """Deletes an artifact that nothing refers to any more, or that is written anew; one that is not there is no fault."""
         shutil.rmtree(artifact, ignore_errors=True)
         if self.store is not None:
             self.store.delete(self._key(artifact))
-
-    def replace(self, artifact: Path) -> None:
-        """Makes room for an artifact that is written anew."""
-        if committed(artifact) or (self.store is not None and self.store.committed(self._key(artifact))):
-            self.discard(artifact)
 
     def record(self, file: Path) -> None:
         """Keeps a small file that changes, such as a stage's metrics."""

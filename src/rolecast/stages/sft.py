@@ -67,7 +67,7 @@ def _train(run: Run, ranks: Ranks) -> None:
                 if told:
                     raise Interrupted(f"sft was told to end; it is saved at step {done}, the same command goes on from there")
     metrics.close()
-    weights = learner.backend.weights()
+    weights = learner.model_weights()
     if ranks.first:
         with writing(run.model("sft"), "model", {"config": c.fingerprint, "steps": c.sft.steps}) as partial:
             checkpoint.save_model(model, tokenizer, partial, weights)

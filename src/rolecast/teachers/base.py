@@ -6,7 +6,7 @@ SFT on a teacher makes reading and copying reliable; the errors are left for RL 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rolecast.ports import Completion, GenerateRequest
 from rolecast.rollout.env import Env
-from rolecast.types import Question, Role, Trajectory
+from rolecast.types import Hop, Question, Role, Trajectory
 from rolecast.world.grammar import RELATIONS, RELATIONS_OF, Fact, facts_in, forward_query, names, rephrased
 
 
@@ -77,7 +77,7 @@ def next_query(question: Question, known: str, asked: Sequence[str], errors: Tea
 def reasoning(question: Question, known: str) -> str:
     """What an answer follows from: the names to compare or to intersect, else the query of the last fact that was found."""
     facts = dict.fromkeys(facts_in(known))
-    found = [hop for hop in question.gold.chain if Fact(hop.subject, hop.relation, hop.object) in facts]
+    found = _found(question, facts)
     if question.type == "comparison":
         return " and ".join(hop.object for hop in found) or "nothing"
     if question.type == "intersection":
@@ -88,8 +88,7 @@ def reasoning(question: Question, known: str) -> str:
 
 def best_answer(question: Question, known: str) -> str:
     """The gold answer if `known` holds the whole chain, else the last thing that was found on the way."""
-    facts = facts_in(known)
-    found = [hop for hop in question.gold.chain if Fact(hop.subject, hop.relation, hop.object) in facts]
+    found = _found(question, facts_in(known))
     if len(found) == len(question.gold.chain):
         return question.gold.answers[0]
     if question.type == "comparison":
@@ -97,3 +96,8 @@ def best_answer(question: Question, known: str) -> str:
     if question.type == "intersection":
         return found[0].subject if found else "unknown"
     return found[-1].object if found else "unknown"
+
+
+def _found(question: Question, facts: Collection[Fact]) -> list[Hop]:
+    """The hops of the gold chain that `facts` state."""
+    return [hop for hop in question.gold.chain if Fact(hop.subject, hop.relation, hop.object) in facts]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from rolecast.learner.model import Policy
 from rolecast.rollout.versions import CanaryError, canary, check_team, write_team
 from tests.tiny import TOKENIZER, tiny_model
 
@@ -16,7 +15,7 @@ from tests.tiny import TOKENIZER, tiny_model
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     model = tiny_model(scale=5.0)
-    write_team(model, TOKENIZER, "run/1.2", Policy(model).state_dict(), tmp_path)
+    write_team(model, TOKENIZER, "run/1.2", model.state_dict(), tmp_path)
     return tmp_path
 
 
@@ -56,5 +55,5 @@ def test_another_tokenizer_is_refused(folder: Path) -> None:
 def test_the_weights_given_are_written_not_the_models_own(tmp_path: Path) -> None:
     """Under ZeRO-3 the model's own tensors are empty shards."""
     model, other = tiny_model(), tiny_model(seed=1)
-    write_team(model, TOKENIZER, "run/1.2", Policy(other).state_dict(), tmp_path)
+    write_team(model, TOKENIZER, "run/1.2", other.state_dict(), tmp_path)
     assert json.loads((tmp_path / "team.json").read_text())["canary"]["logprobs"] == list(canary(other, TOKENIZER).logprobs)

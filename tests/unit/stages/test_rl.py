@@ -14,6 +14,7 @@ from rolecast.config import RunConfig
 from rolecast.errors import CollapseError
 from rolecast.evaluation.metrics import summarize
 from rolecast.learner.backends import PlainBackend
+from rolecast.learner.learner import Learner
 from rolecast.learner.model import Policy
 from rolecast.learner.ranks import ALONE
 from rolecast.learner.settings import OptimizerConfig
@@ -69,7 +70,8 @@ class Collapsing:
         backend = PlainBackend(policy, OptimizerConfig(), 1e-3, 10, ALONE)
         backend.optimizer.reset = self._reset  # type: ignore[method-assign]
         run = Run(folder, RunConfig())
-        learner = SimpleNamespace(policy=policy, backend=backend, ranks=ALONE)
+        objective: Any = SimpleNamespace()
+        learner = Learner(objective, policy, backend, seed=0)
         rollouts = SimpleNamespace(collect=lambda episodes, sampling, phase: [finished(THE_THE, a) for a in self._answers])
         anything: Any = (run, learner, SimpleNamespace(rollouts=rollouts), None, TOKENIZER, [THE_THE], 0, TrainerState())
         self.trainer = Trainer(*anything)
