@@ -6,7 +6,7 @@ closed_book    the same model trained on `direct` for the same steps: what can b
 one_search     the same for `naive_rag`: what one search with the question gives
 sft_continued  the demo's SFT, longer by the time that its RL takes
 rl             the demo itself
-rl_shuffled    RL with rewards permuted inside groups
+rl_shuffled    RL with rewards permuted inside groups; the collapse guard is off, the best checkpoint on dev is kept
 rl_f1_only     RL with alpha = 1 and lam = 1: the team's F1 and no judge
 
 Prints a Markdown table and writes it to OUT/controls.md. Runs that are already there are not run again.
@@ -74,7 +74,10 @@ def controls(out: Path, seed: int, only: str | None) -> dict[str, dict[str, Any]
         run = prepared(out / "sft_continued", preset(seed, f"sft.steps={steps}"))
         sft(run)
         results["sft_continued"] = result(run, "sft")
-    for name, overrides in {"rl_shuffled": ["rl.shuffle_rewards=true"], "rl_f1_only": ["method.alpha=1", "method.lam=1"]}.items():
+    for name, overrides in {
+        "rl_shuffled": ["rl.shuffle_rewards=true", "rl.guard.fraction=0"],
+        "rl_f1_only": ["method.alpha=1", "method.lam=1"],
+    }.items():
         if wanted(name):
             run = prepared(out / name, preset(seed, *overrides), sft_of=demo)
             rl(run)

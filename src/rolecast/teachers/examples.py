@@ -9,13 +9,14 @@ import random
 from collections.abc import Mapping, Sequence
 
 from rolecast.methods.base import Method
+from rolecast.methods.baselines import NaiveRag
 from rolecast.methods.decor import Decor
 from rolecast.methods.search_r1 import SearchR1
 from rolecast.rollout.env import EpisodeEnd
 from rolecast.rollout.render import Renderer
 from rolecast.seeding import stream
 from rolecast.teachers.base import Teacher, TeacherEnv, TeacherErrors, TeacherVoice
-from rolecast.teachers.baselines import AnswerTeacher
+from rolecast.teachers.baselines import DirectTeacher, NaiveRagTeacher
 from rolecast.teachers.decor import DecorTeacher
 from rolecast.teachers.search_r1 import SearchR1Teacher
 from rolecast.types import Action, Example, Thread, Trajectory
@@ -27,7 +28,7 @@ def teacher_of(method: Method, errors: TeacherErrors) -> Teacher:
         return DecorTeacher(errors)
     if isinstance(method, SearchR1):
         return SearchR1Teacher(errors, method.config.max_turns)
-    return AnswerTeacher()
+    return NaiveRagTeacher() if isinstance(method, NaiveRag) else DirectTeacher()
 
 
 def throwaway_episode(method: Method, teacher: Teacher, renderer: Renderer, seed: int, number: int, max_context: int) -> Trajectory:

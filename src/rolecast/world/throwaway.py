@@ -12,12 +12,13 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
 
 from rolecast.types import Passage, Question
-from rolecast.world.grammar import RELATIONS, RELATIONS_OF, TYPES, Fact
+from rolecast.world.grammar import RELATIONS, RELATIONS_OF, TYPES, Fact, forward_query, inverse_query, names
 from rolecast.world.graph import Graph
 from rolecast.world.names import SYLLABLES, draw_name, near_name
 from rolecast.world.questions import RelationsOf, draft_chain, draft_comparison, draft_intersection
@@ -84,10 +85,15 @@ class ThrowawayWorld:
 
     def passages(self, query: str, k: int) -> list[Passage]:
         """What the real index would show for `query`, at most `k` passages."""
-        rng = self._rng
         asked, entity, inverse = self._asked_for(query)
-        if entity is None:
-            return []
+        shown = self._of_question(query, k) if entity is None else self._ranked(asked, entity, inverse, k)
+        if self._rng.random() < SHUFFLED:
+            self._rng.shuffle(shown)
+        return [Passage(sentence, "", sentence) for sentence in shown]
+
+    def _ranked(self, asked: Sequence[Fact], entity: str, inverse: bool, k: int) -> list[str]:
+        """The result of a query for the facts `asked` of `entity`, best first."""
+        rng = self._rng
         missed = rng.random() < MISS
         relation = asked[0].relation if asked else rng.choice(list(RELATIONS))
         own = [fact for fact in self._own_facts(entity) if fact not in asked]
@@ -96,10 +102,17 @@ class ThrowawayWorld:
             ranked.insert(1, self._invented(self._near, entity, relation))
         while len(ranked) < k + len(asked):
             ranked.append(self._invented(self._mention, entity, relation))
-        shown = list(dict.fromkeys(fact.sentence for fact in ranked if not (missed and fact in asked)))[:k]
-        if rng.random() < SHUFFLED:
-            rng.shuffle(shown)
-        return [Passage(sentence, "", sentence) for sentence in shown]
+        return list(dict.fromkeys(fact.sentence for fact in ranked if not (missed and fact in asked)))[:k]
+
+    def _of_question(self, text: str, k: int) -> list[str]:
+        """The result of a question in full: its words match whatever joins a relation and an entity that it names."""
+        queries = []
+        for entity in [name for name in self.types if names(text, name)]:
+            relations = [relation for relation in RELATIONS if names(text, relation)]
+            queries += [forward_query(r, entity) for r in relations if RELATIONS[r][0] == self.types[entity]]
+            queries += [inverse_query(r, entity) for r in relations if RELATIONS[r][1] == self.types[entity]]
+        results = [self._ranked(asked, entity, inverse, k) for asked, entity, inverse in map(self._asked_for, queries) if entity]
+        return list(dict.fromkeys(sentence for rank in zip_longest(*results) for sentence in rank if sentence))[:k]
 
     def _asked_for(self, query: str) -> tuple[list[Fact], str | None, bool]:
         """The facts that answer the query, the entity that it names, and whether it asks for subjects."""

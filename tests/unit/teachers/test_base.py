@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
+from rolecast.methods.baselines import AnswerState
 from rolecast.teachers.base import best_answer, reasoning
-from rolecast.types import Question
+from rolecast.teachers.baselines import DirectTeacher, NaiveRagTeacher
+from rolecast.types import Passage, Question, Trajectory
 from rolecast.world.grammar import Fact
 from rolecast.world.questions import Draft, draft_comparison, draft_intersection
 
@@ -38,3 +42,14 @@ def said(*facts: Fact) -> str:
 )  # fmt: skip
 def test_reasoning_lists_what_is_compared_and_the_answer_follows(draft: Draft, known: tuple[Fact, ...], thought: str, answer: str) -> None:
     assert (reasoning(question(draft), said(*known)), best_answer(question(draft), said(*known))) == (thought, answer)
+
+
+def test_the_teacher_of_one_search_says_what_the_documents_support() -> None:
+    asked = question(draft_comparison(MENTOR_A, MENTOR_B))
+    episode = Trajectory("t", asked, "", 0, "naive_rag", 0)
+    shown = [Passage("", "", fact.sentence) for fact in (MENTOR_B, CITY, MENTOR_A)]
+    replies = [
+        NaiveRagTeacher().reply("answerer", AnswerState(asked.text, documents), episode, Random(0)) for documents in (shown, shown[1:])
+    ]
+    assert replies == ["<answer> yes</answer>", "<answer> no</answer>"]
+    assert DirectTeacher().reply("answerer", AnswerState(asked.text), episode, Random(0)) == "<answer> yes</answer>"

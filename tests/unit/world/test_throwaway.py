@@ -76,6 +76,24 @@ def test_a_query_shows_k_distinct_passages(k: int) -> None:
             assert all(p.id == p.text for p in shown)
 
 
+@pytest.mark.parametrize(("kind", "hops", "found"), [("chain", 1, 1), ("chain", 3, 1), ("comparison", 2, 2)])
+def test_a_question_in_full_finds_what_it_names(kind: str, hops: int, found: int) -> None:
+    """The facts of the entities in the question, not those of the entities that must be found first."""
+    hits = 0
+    for number in range(100):
+        world = world_of(number, kind, hops)
+        shown = ask(world, world.question.text)
+        assert len({p.text for p in shown}) == len(shown) == K
+        gold = [hop.fact for hop in world.question.gold.chain]
+        hits += all(fact in [p.text for p in shown] for fact in gold[:found])
+        assert not {p.text for p in shown} & set(gold[found:])
+    assert hits >= 100 * (1 - throwaway.MISS * found) - 5
+
+
+def test_text_that_names_nothing_finds_nothing() -> None:
+    assert ask(world_of(0), "What is this?") == []
+
+
 def gold_ranks(tries: int) -> Counter[int | None]:
     ranks: Counter[int | None] = Counter()
     for number in range(tries):
