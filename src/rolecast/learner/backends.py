@@ -85,7 +85,7 @@ class PlainBackend:
             torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
 
     def load(self, folder: Path) -> None:
-        self.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
+        self.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu"))
 
 
 class DeepSpeedBackend:

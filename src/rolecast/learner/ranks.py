@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from rolecast.credit import Floats
+from rolecast.devices import device
 from rolecast.errors import RolecastError
 
 T = TypeVar("T")
@@ -99,6 +100,8 @@ def join() -> Ranks:
     if world == 1:
         return ALONE
     try:
+        if torch.cuda.is_available():
+            torch.cuda.set_device(device())  # before NCCL: it takes the current device
         if not dist.is_initialized():
             dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
         _group = dist.new_group(backend="gloo", timeout=PATIENCE)

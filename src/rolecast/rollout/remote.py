@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rolecast.config import RunConfig, read_json_config
 from rolecast.coordinator.leases import Handshake, TeamVersion
+from rolecast.devices import device
 from rolecast.errors import InputError
 from rolecast.methods.base import Method
 from rolecast.methods.registry import make_method
@@ -59,7 +60,7 @@ class RemoteTeam:
         if version == self._loaded:
             return
         folder = self.store.fetch(version.artifact, self.work / version.artifact)
-        model = AutoModelForCausalLM.from_pretrained(folder / "shared", dtype=self.config.model.dtype)
+        model = AutoModelForCausalLM.from_pretrained(folder / "shared", dtype=self.config.model.dtype).to(device())
         tokenizer = AutoTokenizer.from_pretrained(folder / "shared")
         check_team(model, tokenizer, version.name, folder)
         c = self.config

@@ -18,6 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from rolecast.config import ModelConfig, RunConfig
 from rolecast.data.records import read_questions
+from rolecast.devices import device
 from rolecast.errors import InputError
 from rolecast.judge.client import HttpJudge
 from rolecast.judge.lexical import LexicalJudge
@@ -38,7 +39,12 @@ def prepare_torch(config: RunConfig) -> None:
     if config.threads:
         torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
-    torch.use_deterministic_algorithms(config.lockstep, warn_only=not config.lockstep)
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.set_device(device())
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS wants for results that repeat
+    # Some CUDA kernels (cumsum) have no deterministic form: there a run in lockstep is told so, and goes on.
+    torch.use_deterministic_algorithms(config.lockstep, warn_only=on_gpu or not config.lockstep)
 
 
 def start_model(config: RunConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -57,7 +63,7 @@ def start_model(config: RunConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
             eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         )
     )  # fmt: skip
-    return model.to(_dtype(config.model)), tokenizer
+    return model.to(device(), _dtype(config.model)), tokenizer
 
 
 def require_model(run: Run, stage: str) -> None:
@@ -79,7 +85,7 @@ def load_model(path: Path, config: ModelConfig) -> tuple[PreTrainedModel, PreTra
     check_model(path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=_dtype(config))
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=_dtype(config)).to(device())
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
     return model, tokenizer
