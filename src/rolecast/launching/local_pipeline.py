@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import re
+import sys
 import warnings
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from rolecast.errors import InputError, RolecastError
 
@@ -31,14 +35,16 @@ def run_local(path: Path, config: RunConfig) -> None:
     local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(path / ".kfp"), raise_on_error=True)
     os.environ[PARENT] = str(os.getpid())
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    output = _StepOutput(sys.stdout)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(output):
             warnings.filterwarnings(
                 "ignore", "You may be attemping", RuntimeWarning
             )  # images count on a cluster; here every step is a process
             sft_rl_eval(run=str(path.resolve()), config=config.model_dump_json())
     except RuntimeError as error:
-        raise RolecastError(f"a step of the pipeline failed: {' '.join(str(error).split())[:300]}; its output is above") from error
+        reason = output.error or f"{_COLOUR.sub('', ' '.join(str(error).split()))[:300]}; its output is above"
+        raise RolecastError(f"a step of the pipeline failed: {reason}") from error
     finally:
         del os.environ[PARENT]
 
@@ -56,3 +62,43 @@ def compile_pipeline(out: Path) -> None:
     if not out.parent.is_dir():
         raise InputError(f"{out.parent} is no directory; create it or choose another --out")
     compiler.Compiler().compile(sft_rl_eval, str(out))
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_BY_KFP = re.compile(r"([\d:]+)\.\d+ - INFO - (?:Executing task '(.+)')?")
+
+
+class _StepOutput(io.TextIOBase):
+    """What the steps print, under their names, without kfp's account of itself. Keeps the error line of a failed step."""
+
+    def __init__(self, out: TextIO) -> None:
+        self.error = ""
+        self._out = out
+        self._line = ""
+        self._hidden_until = ""  # the line that ends a listing of a step's inputs or outputs
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            if (shown := self._shown(_COLOUR.sub("", line).rstrip())) is not None:
+                self._out.write(shown + "\n")
+                self._out.flush()
+        return len(text)
+
+    def _shown(self, line: str) -> str | None:
+        if self._hidden_until:
+            if line.startswith(self._hidden_until):
+                self._hidden_until = ""
+            return None
+        if "[KFP Executor" in line:
+            self._hidden_until = "    }" if line.endswith("Got executor_input:") else ""
+            return None
+        if by_kfp := _BY_KFP.match(line):
+            self._hidden_until = "---" if line.endswith(" outputs:") else ""
+            return f"{by_kfp[1]} {by_kfp[2]}" if by_kfp[2] else None
+        if line.strip().startswith("rolecast: "):
+            self.error = line.strip().removeprefix("rolecast: ")
+        return line if line.strip(" -") else None
