@@ -15,8 +15,18 @@ def die_with_parent() -> None:
     """If the parent asked for it, the kernel kills this process when the parent's thread that started it ends."""
     if sys.platform == "linux" and os.environ.get(PARENT):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != int(os.environ[PARENT]) and os.getppid() == 1:  # it was gone before the kernel knew
+        if not _lives(int(os.environ[PARENT])):  # it was gone before the kernel was told
             sys.exit(1)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def prepare_process() -> None:
