@@ -15,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rolecast.errors import InputError
-from rolecast.learner.settings import BackendConfig, OptimizerConfig
+from rolecast.learner.settings import BackendConfig, LoraConfig, OptimizerConfig
 from rolecast.methods.decor import DecorConfig
 from rolecast.methods.registry import AnyMethodConfig, make_method
 from rolecast.teachers.base import TeacherErrors
@@ -39,12 +39,16 @@ class ScratchConfig(Closed):
 
 
 class ModelConfig(Closed):
-    """`path`: a Hugging Face model directory; without it the model is made from `scratch`."""
+    """`path`: a Hugging Face model directory; without it the model is made from `scratch`.
+
+    `lora`: SFT and RL train an adapter each, over frozen weights; a stage ends by merging its own into its model.
+    """
 
     path: str | None = None
     scratch: ScratchConfig = ScratchConfig()
     dtype: Literal["float32", "bfloat16"] = "float32"
     max_context: int = Field(1024, ge=32)
+    lora: LoraConfig | None = None
 
 
 class WorldConfig(Closed):

@@ -1,4 +1,4 @@
-"""`torchrun … sharded.py OUT NAME ZERO OPTIMIZER`: five updates of a tiny model on fixed rows; rank 0 writes weights and losses."""
+"""`torchrun … sharded.py OUT NAME ZERO OPTIMIZER full|lora`: five updates of a tiny model on fixed rows; rank 0 writes weights and losses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 
 import torch
 
+from rolecast.learner.adapters import add_adapter
 from rolecast.learner.batch import sft_batch
 from rolecast.learner.learner import make_learner
 from rolecast.learner.model import Policy
 from rolecast.learner.ranks import join, leave
-from rolecast.learner.settings import BackendConfig, OptimizerConfig
+from rolecast.learner.settings import BackendConfig, LoraConfig, OptimizerConfig
 from rolecast.types import Example, Objective
 from tests.tiny import RENDERER, tiny_model
 
@@ -27,12 +28,15 @@ def rows(seed: int) -> list[Example]:
     return [Example(ids, (False, *(True,) * (len(ids) - 1)), tag="row") for ids in encoded]
 
 
-def main(out: Path, name: str, zero: int, optimizer: str) -> None:
+def main(out: Path, name: str, zero: int, optimizer: str, lora: bool) -> None:
     torch.set_num_threads(1)
     ranks = join()
     objective = Objective("o", "shared", "nll", "none", "token", 0.05 if optimizer == "sgd" else 1e-3, minibatches=1)
+    model = tiny_model(scale=2.0).train()
+    if lora:
+        add_adapter(model, "shared", LoraConfig(rank=4, alpha=32), seed=0)
     learner = make_learner(
-        objective, Policy(tiny_model(scale=2.0).train()), OptimizerConfig(name=optimizer, schedule="linear", warmup=2), STEPS, 0,
+        objective, Policy(model), OptimizerConfig(name=optimizer, schedule="linear", warmup=2), STEPS, 0,
         max_tokens=64, ranks=ranks, backend=BackendConfig(name=name, zero=zero),
     )  # fmt: skip
     told = [learner.update(sft_batch("shared", rows(step))) for step in range(STEPS)]
@@ -46,4 +50,4 @@ def main(out: Path, name: str, zero: int, optimizer: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5] == "lora")

@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 from rolecast.config import load_config
 from rolecast.stages import tasks
-config = load_config(Path(sys.argv[1]))
+config = load_config(Path(sys.argv[1]), sys.argv[3:])
 run = tasks.prepare(sys.argv[2], config.model_dump_json())
 for stage in ("sft", "rl"):
     tasks.train(run, stage)
@@ -39,15 +39,15 @@ tasks.report(run)
 """
 
 
-def start(folder: Path, run: Path) -> subprocess.Popen[bytes]:
+def start(folder: Path, run: Path, *overrides: str) -> subprocess.Popen[bytes]:
     (folder / "config.yaml").write_text(CONFIG)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", RUNNER, str(folder / "config.yaml"), str(run)]
+    command = [sys.executable, "-c", RUNNER, str(folder / "config.yaml"), str(run), *overrides]
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
-def finish(folder: Path, run: Path) -> None:
-    process = start(folder, run)
+def finish(folder: Path, run: Path, *overrides: str) -> None:
+    process = start(folder, run, *overrides)
     _, errors = process.communicate(timeout=400)
     assert process.returncode == 0, errors.decode()[-2000:]
 
@@ -60,8 +60,8 @@ def outcome(run: Path) -> dict[str, str]:
     return {str(file.relative_to(run)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def kill_when(folder: Path, run: Path, ready: Callable[[], bool]) -> None:
-    process = start(folder, run)
+def kill_when(folder: Path, run: Path, ready: Callable[[], bool], *overrides: str) -> None:
+    process = start(folder, run, *overrides)
     deadline = time.monotonic() + 300
     while not ready():
         assert process.poll() is None, "the run ended before it could be killed"
@@ -130,3 +130,19 @@ def test_a_second_process_is_refused_while_one_works(tmp_path: Path) -> None:
     assert b"in use by another process" in errors
     first.kill()
     first.wait()
+
+
+LORA = ("model.lora={rank: 4, alpha: 16}", "sft.optimizer={name: adamw}", "sft.lr=0.01", "rl.steps=8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["sft after a checkpoint", "rl after a checkpoint"])
+def test_adapters_go_on_too_and_a_stage_ends_with_a_whole_model(moment: str, tmp_path: Path) -> None:
+    finish(tmp_path, tmp_path / "one", *LORA)
+    run = tmp_path / "run"
+    kill_when(tmp_path, run, lambda: MOMENTS[moment](run), *LORA)
+    finish(tmp_path, run, *LORA)
+    assert outcome(run) == outcome(tmp_path / "one")
+    kept = [path for stage in ("sft", "rl") for path in (run / stage / "checkpoints").glob("step-*/model/*.safetensors")]
+    assert {path.name for path in kept} == {"adapter_model.safetensors"}
+    assert (run / "rl" / "model" / "adapter" / "adapter_config.json").exists()

@@ -18,14 +18,18 @@ SCRIPT = Path(__file__).with_name("sharded.py")
 REPOSITORY = SCRIPT.parents[2]
 
 
-def train(folder: Path, ranks: int, name: str, zero: int, optimizer: str) -> dict[str, Any]:
-    out = folder / f"{name}-{zero}-{optimizer}-{ranks}.pt"
+def train(folder: Path, ranks: int, name: str, zero: int, optimizer: str, weights: str = "full") -> dict[str, Any]:
+    out = folder / f"{name}-{zero}-{optimizer}-{weights}-{ranks}.pt"
     launcher = [sys.executable]
     if ranks > 1:
         launcher = [str(Path(sys.executable).with_name("torchrun")), f"--nproc-per-node={ranks}", f"--master-port={free_ports(1)[0]}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
-        [*launcher, str(SCRIPT), str(out), name, str(zero), optimizer], env=environment, capture_output=True, text=True, timeout=300
+        [*launcher, str(SCRIPT), str(out), name, str(zero), optimizer, weights],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     result: dict[str, Any] = torch.load(out)
@@ -56,3 +60,12 @@ def test_two_ranks_train_as_one(alone: tuple[str, dict[str, Any]], tmp_path: Pat
     if optimizer == "sgd":
         assert difference <= 1e-5
         assert largest(one["after"], two["after"]) <= 1e-5
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_two_ranks_train_an_adapter_as_one_and_nothing_else(tmp_path: Path, zero: int) -> None:
+    one, two = train(tmp_path, 1, "plain", 0, "sgd", "lora"), train(tmp_path, 2, "deepspeed", zero, "sgd", "lora")
+    assert all("lora_" in name for name in one["weights"])
+    assert one["told"][-1]["loss"] < one["told"][0]["loss"] - 0.01
+    for moment in ("weights", "after"):
+        assert largest(one[moment], two[moment]) <= 1e-5

@@ -38,7 +38,7 @@ class Backend(Protocol):
     def rate(self, number: int) -> float: ...
 
     def weights(self) -> Weights:
-        """Full weights of the trained module by name, on every rank."""
+        """The trained weights by name, whole, on every rank: all of the module's, or its adapter's."""
         ...
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -73,10 +73,10 @@ class PlainBackend:
         return self.optimizer.rate(number)
 
     def weights(self) -> Weights:
-        return {name: tensor.detach() for name, tensor in self.module.state_dict().items()}
+        return trained_weights(self.module)
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        self.module.load_state_dict(dict(weights))
+        _load(self.module, weights)
         self.optimizer.reset()
 
     def save(self, folder: Path) -> None:
@@ -139,16 +139,17 @@ class DeepSpeedBackend:
 
     def weights(self) -> Weights:
         if self._zero < 3:
-            return {name: tensor.detach() for name, tensor in self.module.state_dict().items()}
+            return trained_weights(self.module)
         full = {}
         for name, parameter in self.module.named_parameters(remove_duplicate=False):  # tied weights have a name each, as in state_dict
-            with self._deepspeed.zero.GatheredParameters([parameter]):
-                full[name] = parameter.detach().cpu().clone()
+            if parameter.requires_grad:
+                with self._deepspeed.zero.GatheredParameters([parameter]):
+                    full[name] = parameter.detach().cpu().clone()
         kept = self.module.state_dict().keys()  # buffers that are computed, not stored, are left out
         return {**full, **{name: buffer.detach() for name, buffer in self.module.named_buffers() if name in kept}}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        for name, parameter in self.module.named_parameters():
+        for name, parameter in [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]:
             with self._deepspeed.zero.GatheredParameters([parameter], modifier_rank=0, enabled=self._zero == 3), torch.no_grad():
                 if self._zero < 3 or self._ranks.first:
                     parameter.copy_(weights[name])
@@ -157,10 +158,23 @@ class DeepSpeedBackend:
         self._schedule.reset()
 
     def save(self, folder: Path) -> None:
-        self._engine.save_checkpoint(str(folder), tag="state")
+        self._engine.save_checkpoint(str(folder), tag="state", exclude_frozen_parameters=True)
 
     def load(self, folder: Path) -> None:
-        self._engine.load_checkpoint(str(folder), tag="state")
+        self._engine.load_checkpoint(str(folder), tag="state", load_module_strict=False)  # frozen weights are not in it
+
+
+def trained_weights(module: nn.Module) -> Weights:
+    """The state of a module without what is frozen."""
+    frozen = {name for name, parameter in module.named_parameters(remove_duplicate=False) if not parameter.requires_grad}
+    return {name: tensor.detach() for name, tensor in module.state_dict().items() if name not in frozen}
+
+
+def _load(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Puts trained weights back; raises `KeyError` where one is missing."""
+    if missing := trained_weights(module).keys() - weights.keys():
+        raise KeyError(f"weights to put back lack {sorted(missing)[0]}")
+    module.load_state_dict(dict(weights), strict=False)
 
 
 def make_backend(module: nn.Module, backend: BackendConfig, config: OptimizerConfig, lr: float, updates: int, ranks: Ranks) -> Backend:

@@ -14,7 +14,8 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rolecast.errors import ArtifactError
-from rolecast.learner.backends import Weights
+from rolecast.learner.adapters import save_adapter
+from rolecast.learner.backends import Weights, trained_weights
 from rolecast.learner.learner import Learner
 from rolecast.learner.ranks import Ranks
 from rolecast.store.artifact import being_written, verify, writing
@@ -101,8 +102,12 @@ def read(path: Path) -> Checkpoint:
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path, weights: Weights | None = None) -> None:
-    """`weights`: full ones, for a model whose own may be sharded."""
-    model.save_pretrained(path, state_dict=weights)
+    """As a Hugging Face model, or as an adapter in peft's form. `weights`: whole ones, for a model whose own may be sharded."""
+    [slot] = getattr(model, "peft_config", None) or [None]
+    if slot is None:
+        model.save_pretrained(path, state_dict=weights)
+    else:
+        save_adapter(model, weights if weights is not None else trained_weights(model), path, slot)
     tokenizer.save_pretrained(path)
 
 

@@ -158,7 +158,7 @@ class Learner:
         return (column("weight") * surrogate.loss).sum()
 
     def model_weights(self) -> Weights:
-        """Full weights of the policy's language model, under its own names, on every rank: its own tensors may be shards."""
+        """Trained weights of the policy's language model, whole, under its own names, on every rank: its own tensors may be shards."""
         return {name.removeprefix("model."): tensor for name, tensor in self.backend.weights().items()}
 
     def load_model_weights(self, weights: Mapping[str, torch.Tensor]) -> None:

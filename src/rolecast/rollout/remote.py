@@ -8,26 +8,30 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from rolecast.config import RunConfig, read_json_config
 from rolecast.coordinator.leases import Handshake, TeamVersion
 from rolecast.devices import device
-from rolecast.errors import InputError
+from rolecast.learner.adapters import is_adapter, load_adapter
 from rolecast.methods.base import Method
 from rolecast.methods.registry import make_method
 from rolecast.ports import Judge, Retriever, Store
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.rollout.render import Renderer
-from rolecast.rollout.versions import check_team
+from rolecast.rollout.versions import base_of, check_team
 from rolecast.store.uri import open_store
+from rolecast.types import Slot
 from rolecast.wire.coordinator import RunInfo
 
 
 @dataclass(slots=True)
 class RemoteTeam:
-    """`load` fetches a version, checks its hashes and its canary, and only then lets it answer."""
+    """`load` fetches a version, checks its hashes and its canary, and only then lets it answer.
+
+    The base that training started from is fetched once: adapters are loaded over it, and it plays the frozen roles.
+    """
 
     config: RunConfig
     method: Method
@@ -36,14 +40,14 @@ class RemoteTeam:
     judge: Judge
     work: Path
     _loaded: TeamVersion | None = None
+    _shared: PreTrainedModel | None = None
+    _frozen: PreTrainedModel | None = None
     _collector: Collector | None = None
     _renderer: Renderer | None = None
 
     @classmethod
     def of(cls, info: RunInfo, retriever: Retriever, judge: Judge, work: Path) -> RemoteTeam:
         config = read_json_config(info.config, "the coordinator's config")
-        if any(role.slot not in ("shared",) for role in make_method(config.method).roles.values()):
-            raise InputError("a rollout worker serves the shared slot only so far; set method.condenser=extractive")
         return cls(config, make_method(config.method), open_store(info.store, os.environ), retriever, judge, work)
 
     @property
@@ -60,12 +64,12 @@ class RemoteTeam:
         if version == self._loaded:
             return
         folder = self.store.fetch(version.artifact, self.work / version.artifact)
-        model = AutoModelForCausalLM.from_pretrained(folder / "shared", dtype=self.config.model.dtype).to(device())
+        model = self._load_shared(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder / "shared")
         check_team(model, tokenizer, version.name, folder)
         c = self.config
         self._renderer = Renderer(tokenizer)
-        engine = TransformersEngine({"shared": model}, self._renderer, c.engine.max_batch, c.model.max_context, version.name)
+        engine = TransformersEngine(self._slots(model, folder), self._renderer, c.engine.max_batch, c.model.max_context, version.name)
         if self._collector is None:
             self._collector = Collector(
                 self.method, engine, self.retriever, self.judge, self._renderer, c.seed, c.model.max_context, c.engine.in_flight, c.lockstep
@@ -75,3 +79,27 @@ class RemoteTeam:
         if self._loaded is not None:
             shutil.rmtree(self.work / self._loaded.artifact, ignore_errors=True)
         self._loaded = version
+
+    def _load_shared(self, folder: Path) -> PreTrainedModel:
+        """A whole model anew, or the version's adapter in the place of the last one's."""
+        if not is_adapter(folder / "shared"):
+            return self._read(folder / "shared")
+        if self._shared is None:
+            self._shared = self._read(self._base(folder))
+        load_adapter(self._shared, folder / "shared", "shared")
+        return self._shared
+
+    def _slots(self, shared: PreTrainedModel, folder: Path) -> dict[Slot, PreTrainedModel]:
+        slots = {"shared": shared}
+        if any(role.slot == "frozen" for role in self.method.roles.values()):
+            self._frozen = self._frozen or self._read(self._base(folder)).requires_grad_(False)
+            slots["frozen"] = self._frozen
+        return slots
+
+    def _base(self, folder: Path) -> Path:
+        key = base_of(folder)
+        return self.store.fetch(key, self.work / key)
+
+    def _read(self, folder: Path) -> PreTrainedModel:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=self.config.model.dtype).to(device())
+        return model

@@ -1,7 +1,8 @@
 """A published team version: what the learner writes and a worker verifies before it samples with it.
 
-The artifact holds the model of the shared slot in Hugging Face form and `team.json` with a canary: log-probs of a fixed
-prompt under the weights that were published. A worker whose engine gives other numbers does not run those weights.
+The artifact holds the shared slot, a Hugging Face model or an adapter in peft's form, and `team.json`: the key of the base
+that training started from and that adapters belong to, and a canary, log-probs of a fixed prompt under the weights that were
+published. A worker whose engine gives other numbers does not run those weights.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from rolecast.errors import RolecastError
+from rolecast.learner.adapters import is_adapter, load_adapter
 from rolecast.learner.backends import Weights
 from rolecast.learner.checkpoint import save_model
 from rolecast.rollout.render import Renderer
+from rolecast.types import Version
 
 KIND = "team"
 PROBE = [{"role": "user", "content": "canary question: who answers? The first one, the second one, or no one."}]
@@ -43,17 +46,30 @@ def canary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Canary
     return Canary(ids, tuple(chosen.tolist()))
 
 
-def write_team(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, weights: Weights, folder: Path) -> None:
-    """`weights`: full, of `model`, whose own may be sharded. `folder` is an artifact in the making.
+def write_team(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, version: Version, weights: Weights, folder: Path, base: Path
+) -> None:
+    """`weights`: the trained ones of `model`, whose own may be sharded. `base`: the model under `version.base`. `folder` is an
+    artifact in the making.
 
     The canary is computed from what was written, so a fault in writing is one that workers report.
     """
     shared = folder / "shared"
     save_model(model, tokenizer, shared, weights)
-    written = AutoModelForCausalLM.from_pretrained(shared, dtype=model.dtype)
+    if is_adapter(shared):
+        written = AutoModelForCausalLM.from_pretrained(base, dtype=model.dtype)
+        load_adapter(written, shared, "shared")
+    else:
+        written = AutoModelForCausalLM.from_pretrained(shared, dtype=model.dtype)
     (folder / "team.json").write_text(
-        json.dumps({"name": name, "slots": {"shared": "shared"}, "canary": asdict(canary(written, tokenizer))})
+        json.dumps({"name": str(version), "base": version.base, "adapters": version.adapters, "canary": asdict(canary(written, tokenizer))})
     )
+
+
+def base_of(folder: Path) -> str:
+    """The key of the model that the version in `folder` was trained from."""
+    base: str = json.loads((folder / "team.json").read_text())["base"]
+    return base
 
 
 def check_team(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str, folder: Path) -> None:

@@ -23,7 +23,7 @@ from rolecast.rollout.render import Renderer
 from rolecast.rollout.rollouts import Rollouts, local_rollouts
 from rolecast.rollout.versions import KIND, write_team
 from rolecast.stages.run import Run
-from rolecast.stages.team import load_model, open_judge, open_retriever
+from rolecast.stages.team import load_model, open_judge, open_retriever, trained_model
 from rolecast.store.artifact import writing
 from rolecast.types import Version
 
@@ -63,7 +63,7 @@ class _Local:
     def open(cls, run: Run, method: Method, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> _Local:
         c = run.config
         shared = c.learner.name == "plain" or c.learner.zero < 3  # sharded parameters cannot sample by themselves
-        sampled = model if shared else load_model(run.model("sft"), c.model)[0]
+        sampled = model if shared else trained_model(c, lambda: load_model(run.model("sft"), c.model), None)[0]
         slots = {"shared": sampled}
         if any(role.slot == "frozen" for role in method.roles.values()):
             slots["frozen"] = load_model(run.model("sft"), c.model)[0].requires_grad_(False)
@@ -76,7 +76,7 @@ class _Local:
 
     def publish(self, step: int, weights: Weights) -> None:
         if not self.shared:
-            self.model.load_state_dict(weights)
+            self.model.load_state_dict(weights, strict=self.run.config.model.lora is None)
         self.rollouts.publish(Version(self.run.config.name, 0, step))
 
 
@@ -92,11 +92,13 @@ class _Remote:
 
     def publish(self, step: int, weights: Weights) -> None:
         assert self.run.store is not None
-        named = Version(self.run.config.name, self.child.attempt, step)
+        base = self.run.model("sft")
+        adapters = {"shared": "shared" if self.run.config.model.lora else None}
+        named = Version(self.run.config.name, self.child.attempt, step, self.run.key(base), adapters)
         key = f"versions/{self.child.attempt:04d}.{step:06d}"
         folder = self.run.path / key
         with writing(folder, KIND, {"version": str(named)}) as partial:
-            write_team(self.model, self.tokenizer, str(named), weights, partial)
+            write_team(self.model, self.tokenizer, named, weights, partial, base)
         self.run.publish(folder)
         self.rollouts.publish(named, key)
         shutil.rmtree(folder)

@@ -21,6 +21,8 @@ from rolecast.config import ModelConfig
 from rolecast.errors import CollapseError, InputError, Interrupted
 from rolecast.evaluation.trace import trace
 from rolecast.learner import checkpoint
+from rolecast.learner.adapters import is_adapter, merge_adapter
+from rolecast.learner.backends import trained_weights
 from rolecast.learner.learner import Learner, Metrics, make_learner
 from rolecast.learner.model import Critic, Policy
 from rolecast.learner.ranks import ALONE, Ranks
@@ -37,7 +39,7 @@ from rolecast.stages.publish import Publisher, open_publisher
 from rolecast.stages.run import Run, working
 from rolecast.stages.sampling import Sampler, describe, shuffled, valid_share
 from rolecast.stages.stopping import stopping
-from rolecast.stages.team import load_model, load_questions, prepare_torch, require_model
+from rolecast.stages.team import load_model, load_questions, prepare_torch, require_model, trained_model
 from rolecast.store.artifact import write_text, writing
 from rolecast.types import Question, Thread, Trajectory, Unit
 from rolecast.wire.coordinator import pack
@@ -61,6 +63,8 @@ def rl(run: Run, ranks: Ranks = ALONE) -> Path:
             run.has(trainer.best)  # after a resume it may be in the store alone
             with writing(run.model("rl"), "model", {"config": run.config.fingerprint, **trainer.progress.best}) as partial:
                 shutil.copytree(trainer.best, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
+                if is_adapter(partial):
+                    merge_adapter(partial, load_model(run.model("sft"), run.config.model)[0], trainer.tokenizer)
             run.publish(run.model("rl"))
         ranks.barrier()
     return run.model("rl")
@@ -102,7 +106,7 @@ class Trainer:
     def open(cls, run: Run, ranks: Ranks, stack: ExitStack) -> Trainer:
         c = run.config
         resumed = checkpoints.newest(run, "rl", ranks)
-        model, tokenizer = load_model(resumed.model if resumed else run.model("sft"), c.model)
+        model, tokenizer = trained_model(c, lambda: load_model(run.model("sft"), c.model), resumed.model if resumed else None)
         method = make_method(c.method)
         [objective] = method.objectives()
         learner = make_learner(
@@ -234,8 +238,9 @@ class Trainer:
             )
         log.warning("step %d: dev EM collapsed; rolling back to step %d", step, self.progress.best["step"])
         checkpoints.ready(self.run, self.best, self.learner.ranks)
-        best, _ = load_model(self.best, self.run.config.model)
-        self.learner.load_model_weights(best.state_dict())
+        c = self.run.config
+        best, _ = trained_model(c, lambda: load_model(self.run.model("sft"), c.model), self.best)
+        self.learner.load_model_weights(trained_weights(best))
         self.progress.rollbacks += 1
         self.progress.low = 0
         return True

@@ -59,44 +59,45 @@ class Run:
         """Whether the artifact is committed, here or in the store; then it is here."""
         if committed(artifact):
             return True
-        if self.store is None or not self.store.committed(self._key(artifact)):
+        if self.store is None or not self.store.committed(self.key(artifact)):
             return False
-        self.store.fetch(self._key(artifact), artifact)
+        self.store.fetch(self.key(artifact), artifact)
         return True
 
     def publish(self, artifact: Path) -> None:
         """Makes a committed artifact of the folder one of the run. One process publishes for a run at a time, so what an
         earlier one left half uploaded under this key is swept away."""
         if self.store is not None:
-            if not self.store.committed(self._key(artifact)):
-                self.store.delete(self._key(artifact))
-            self.store.publish(artifact, self._key(artifact))
+            if not self.store.committed(self.key(artifact)):
+                self.store.delete(self.key(artifact))
+            self.store.publish(artifact, self.key(artifact))
 
     def artifacts(self, folder: Path) -> list[Path]:
         """Places of the artifacts directly below `folder`, here or in the store, sorted."""
         here = {manifest.parent for manifest in folder.glob(f"*/{MANIFEST}")}
-        stored = {self.path / key for key in self.store.artifacts(self._key(folder))} if self.store is not None else set()
+        stored = {self.path / key for key in self.store.artifacts(self.key(folder))} if self.store is not None else set()
         return sorted(here | stored)
 
     def discard(self, artifact: Path) -> None:
         """Deletes an artifact that nothing refers to any more, or that is written anew; one that is not there is no fault."""
         shutil.rmtree(artifact, ignore_errors=True)
         if self.store is not None:
-            self.store.delete(self._key(artifact))
+            self.store.delete(self.key(artifact))
 
     def record(self, file: Path) -> None:
         """Keeps a small file that changes, such as a stage's metrics."""
         if self.store is not None:
-            self.store.put(self._key(file), file.read_bytes())
+            self.store.put(self.key(file), file.read_bytes())
 
     def recall(self, file: Path) -> Path:
         """The file as it was last recorded, unless the folder has one."""
-        if self.store is not None and not file.exists() and (data := self.store.get(self._key(file))) is not None:
+        if self.store is not None and not file.exists() and (data := self.store.get(self.key(file))) is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
         return file
 
-    def _key(self, path: Path) -> str:
+    def key(self, path: Path) -> str:
+        """The name of one of the run's files in its store."""
         return path.relative_to(self.path).as_posix()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from rolecast.config import RunConfig
 from rolecast.errors import Interrupted
 from rolecast.learner import checkpoint
+from rolecast.learner.adapters import is_adapter, merge_adapter
 from rolecast.learner.batch import sft_batch
 from rolecast.learner.learner import make_learner
 from rolecast.learner.model import Policy
@@ -20,7 +21,7 @@ from rolecast.stages.metrics import MetricsLog
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
 from rolecast.stages.stopping import stopping
-from rolecast.stages.team import load_model, prepare_torch, start_model
+from rolecast.stages.team import prepare_torch, start_model, trained_model
 from rolecast.store.artifact import writing
 from rolecast.teachers.drills import draw_drill
 from rolecast.teachers.examples import deal, draw_turns, teacher_of
@@ -43,7 +44,7 @@ def _train(run: Run, ranks: Ranks) -> None:
     prepare_torch(c)
     folder = run.stage("sft")
     resumed = checkpoints.newest(run, "sft", ranks)
-    model, tokenizer = load_model(resumed.model, c.model) if resumed else start_model(c)
+    model, tokenizer = trained_model(c, lambda: start_model(c), resumed.model if resumed else None)
     objective = Objective("sft", "shared", "nll", "none", "token", c.sft.lr, minibatches=1)
     learner = make_learner(objective, Policy(model), c.sft.optimizer, c.sft.steps, c.seed, ranks=ranks, backend=c.learner)
     if resumed:
@@ -71,6 +72,8 @@ def _train(run: Run, ranks: Ranks) -> None:
     if ranks.first:
         with writing(run.model("sft"), "model", {"config": c.fingerprint, "steps": c.sft.steps}) as partial:
             checkpoint.save_model(model, tokenizer, partial, weights)
+            if is_adapter(partial):
+                merge_adapter(partial, start_model(c)[0], tokenizer)
         run.record(folder / "metrics.jsonl")
         run.publish(run.model("sft"))
     ranks.barrier()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from rolecast.devices import device
 from rolecast.errors import InputError
 from rolecast.judge.client import HttpJudge
 from rolecast.judge.lexical import LexicalJudge
+from rolecast.learner.adapters import add_adapter, load_adapter
 from rolecast.ports import Judge, Retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever
@@ -64,6 +66,21 @@ def start_model(config: RunConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
         )
     )  # fmt: skip
     return model.to(device(), _dtype(config.model)), tokenizer
+
+
+def trained_model(
+    config: RunConfig, start: Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]], saved: Path | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """What a stage trains: the model of `start`, or what was `saved` of it. With LoRA it is an adapter over that model."""
+    lora = config.model.lora
+    if lora is None:
+        return load_model(saved, config.model) if saved else start()
+    model, tokenizer = start()
+    if saved:
+        load_adapter(model, saved, "shared")
+    else:
+        add_adapter(model, "shared", lora, config.seed)
+    return model, tokenizer
 
 
 def require_model(run: Run, stage: str) -> None:

@@ -9,13 +9,16 @@ import pytest
 import torch
 
 from rolecast.rollout.versions import CanaryError, canary, check_team, write_team
+from rolecast.types import Version
 from tests.tiny import TOKENIZER, tiny_model
+
+VERSION = Version("run", 1, 2, "sft/model", {"shared": None})
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     model = tiny_model(scale=5.0)
-    write_team(model, TOKENIZER, "run/1.2", model.state_dict(), tmp_path)
+    write_team(model, TOKENIZER, VERSION, model.state_dict(), tmp_path, base=tmp_path)
     return tmp_path
 
 
@@ -55,5 +58,5 @@ def test_another_tokenizer_is_refused(folder: Path) -> None:
 def test_the_weights_given_are_written_not_the_models_own(tmp_path: Path) -> None:
     """Under ZeRO-3 the model's own tensors are empty shards."""
     model, other = tiny_model(), tiny_model(seed=1)
-    write_team(model, TOKENIZER, "run/1.2", other.state_dict(), tmp_path)
+    write_team(model, TOKENIZER, VERSION, other.state_dict(), tmp_path, base=tmp_path)
     assert json.loads((tmp_path / "team.json").read_text())["canary"]["logprobs"] == list(canary(other, TOKENIZER).logprobs)
