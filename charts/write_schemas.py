@@ -195,17 +195,8 @@ PARTS: dict[str, Schema] = {
                 {"kubeflowPipelines": BOOL, "subjects": array(closed({"name": NAME, "namespace": NAME}, ("name", "namespace")))},
                 ("kubeflowPipelines", "subjects"),
             ),
-            "cache": closed(
-                {
-                    "enabled": BOOL,
-                    "size": ref("size"),
-                    "storageClass": OPTIONAL_NAME,
-                    "accessMode": {"enum": ["ReadWriteOnce", "ReadWriteMany"]},
-                },
-                ("enabled", "size", "storageClass", "accessMode"),
-            ),
         },
-        ("enabled", "launcher", "cache"),
+        ("enabled", "launcher"),
     ),
     "agent": closed(
         pod()

@@ -34,8 +34,14 @@ class ScratchConfig(Closed):
     hidden: int = Field(128, ge=8)
     layers: int = Field(4, ge=1)
     heads: int = Field(4, ge=1)
-    head_dim: int = Field(64, ge=8)
+    head_dim: int = Field(64, ge=8, multiple_of=2)  # rotary positions turn pairs
     feed_forward: int = Field(384, ge=8)
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> ScratchConfig:
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden {self.hidden} is no multiple of heads {self.heads}")  # transformers refuses it
+        return self
 
 
 class ModelConfig(Closed):
@@ -215,6 +221,8 @@ def read_json_config(text: str, origin: str = "config") -> RunConfig:
         data = json.loads(text, object_pairs_hook=_distinct)
     except json.JSONDecodeError as error:
         raise InputError(f"{origin}: not JSON: {error}") from None
+    except RecursionError:
+        raise InputError(f"{origin}: nested too deeply") from None
     except InputError as error:
         raise InputError(f"{origin}: {error}") from None
     return make_config(data, origin)
@@ -247,6 +255,8 @@ def _read_yaml(text: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise InputError(f"not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise InputError("nested too deeply") from None
 
 
 def _override(data: dict[str, Any], override: str) -> None:

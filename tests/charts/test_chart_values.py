@@ -72,7 +72,7 @@ def test_required_has_no_default(helm: Helm, tmp_path: Path, missing: str) -> No
     assert last in result.stderr
 
 
-@pytest.mark.parametrize("missing", ["global.s3", "global.image.pullPolicy", "judge.resources", "rollout.scratch", "learner.cache"])
+@pytest.mark.parametrize("missing", ["global.s3", "global.image.pullPolicy", "judge.resources", "rollout.scratch", "learner.launcher"])
 def test_default_cannot_be_taken_away(helm: Helm, missing: str) -> None:
     """`null` deletes a default; templates would then fail in their own, worse words, or not at all."""
     result = helm.template(*INSTALLS["dev"], sets=(f"{missing}=null",))

@@ -17,9 +17,9 @@ MODULES = {
     "retriever": "rolecast.retriever.app rolecast.retriever.bm25 rolecast.retriever.dense rolecast.stages.index rolecast.stages.world "
     "rolecast.stages.tasks kfp.dsl.executor_main",
     "judge": "rolecast.judge.app rolecast.judge.openai",
-    "rollout": "rolecast.rollout.app rolecast.stages.evaluate rolecast.stages.tasks kfp.dsl.executor_main",
+    "rollout": "rolecast.rollout.app rolecast.stages.evaluate peft rolecast.stages.tasks kfp.dsl.executor_main",
     "learner": "rolecast.learner.main rolecast.learner.backends rolecast.stages.sft rolecast.stages.rl rolecast.coordinator.main peft deepspeed",
-    "agent": "rolecast.agent.app rolecast.stages.serve rolecast.retriever.client kserve",
+    "agent": "rolecast.agent.app rolecast.agent.model rolecast.stages.serve rolecast.retriever.client kserve",
 }
 ALWAYS = "rolecast.config rolecast.cli.main rolecast.service.server rolecast.store.s3"
 

@@ -66,6 +66,8 @@ def submit(
     from rolecast.launching.submit import submit as start
 
     settings = read_values(job, ())
+    if given := sorted({"run", "stage"} & set(settings)):
+        raise InputError(f"{job}: leave out {given[0]}; --run says where the run lives, and the pipeline runs both stages")
     if launcher != "local":  # a fault is told now, not after the index was built
         for stage in ("sft", "rl"):
             read_spec({**settings, "run": uri, "stage": stage}, str(job or "--job"))

@@ -58,6 +58,10 @@ def ask(
 
     if not question.strip():
         raise InputError("the question is empty")
+    try:
+        question.encode()
+    except UnicodeEncodeError:
+        raise InputError("the question is not valid UTF-8") from None
     agent = open_agent(run, stage)
 
     async def once() -> None:

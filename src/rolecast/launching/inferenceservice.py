@@ -206,7 +206,10 @@ def _agent(spec: ServingSpec) -> Manifest:
     for key in ("ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL"):
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key, "optional": True}}})
     env += [{"name": key, "valueFrom": {"secretKeyRef": {"name": spec.s3_secret, "key": key}}} for key in S3_KEYS]
-    return {"args": ["agent", "serve", spec.uri, "--stage", spec.stage, "--port", str(PORT), *spec.arguments], "env": env}
+    return {
+        "args": ["agent", "serve", spec.uri, "--stage", spec.stage, "--model-name", spec.name, "--port", str(PORT), *spec.arguments],
+        "env": env,
+    }
 
 
 def _vllm(spec: ServingSpec) -> Manifest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from rolecast.errors import InputError
@@ -39,6 +40,8 @@ S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 def check_reachable(spec: TrainingJobSpec) -> None:
     if "://" not in spec.run:
         raise InputError(f"run {spec.run} is a folder, which pods do not share; give a URI like s3://bucket/prefix, or launch locally")
+    if not re.fullmatch(r"s3://[^/\s]+(/[^/\s]+)+/?", spec.run):
+        raise InputError(f"run {spec.run} is no place that a job's pods can reach; write s3://bucket/prefix/NAME")
 
 
 def job_labels(spec: TrainingJobSpec) -> dict[str, str]:

@@ -66,6 +66,8 @@ def _read(file: Path) -> dict[str, Any]:
         raise InputError(f"{file}: cannot be read ({error.__class__.__name__})") from None
     except yaml.YAMLError as error:
         raise InputError(f"{file}: not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise InputError(f"{file}: nested too deeply") from None
     if not isinstance(values, dict):
         raise InputError(f"{file}: a spec is a mapping of keys to values")
     return values

@@ -179,4 +179,6 @@ def validated(model: type[M], values: dict[str, Any], source: str) -> M:
         faults = [
             f"{'.'.join(map(str, fault['loc'])) or '(all)'}: {fault['msg'].removeprefix('Value error, ')}" for fault in error.errors()
         ]
+        if any(fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1 for fault in error.errors()):
+            faults.append(f"the keys are {', '.join(model.model_fields)}")
         raise InputError(f"{source}: {'; '.join(faults)}") from None

@@ -70,6 +70,17 @@ def test_what_cannot_be_served_is_one_line(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(("question", "said"), [(" ", "the question is empty"), ("Who is \udcff?", "the question is not valid UTF-8")])
+def test_a_question_that_is_none_is_refused(
+    question: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["rolecast", "ask", question])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"rolecast: {said}\n"
+
+
 def test_probes_are_answered_before_torch_is_there() -> None:
     code = """
 import sys

@@ -34,8 +34,8 @@ def logging_as_it_was() -> Iterator[None]:
         (["judge", "serve", "--judge-backend", "openai"], 2, "rolecast: the openai backend needs"),
         (
             ["retriever", "serve", "--index", "/nowhere", "--host", "127.0.0.1", "--port", "0"],
-            1,
-            "rolecast: /nowhere is no committed index",
+            2,
+            "rolecast: --index /nowhere: /nowhere is no committed index",
         ),
         (
             ["retriever", "serve", "--index", "s3://bucket", "--host", "127.0.0.1", "--port", "0"],
