@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+from pathlib import Path
 
 PARENT = "ROLECAST_DIE_WITH_PARENT"  # the parent's pid, for a child that is to end with it
 
@@ -20,13 +21,12 @@ def die_with_parent() -> None:
 
 
 def _lives(pid: int) -> bool:
+    """A zombie, which is dead and waits to be looked at, does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    except PermissionError:
-        pass
-    return True
+    return state not in "ZX"
 
 
 def prepare_process() -> None:

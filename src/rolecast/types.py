@@ -81,16 +81,20 @@ def question_id(dataset: str, split: str, row: int | str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Which team acted: one manifest covers all slots. `adapters[slot] is None` means merged into the base."""
+    """Which team acted: one manifest covers all slots. `adapters[slot] is None` means merged into the base.
+
+    `rollback`: how many there were before; a step whose weights were put back is published a second time, with other weights.
+    """
 
     run: str
     attempt: int
     step: int
     base: str = ""
     adapters: Mapping[Slot, str | None] = field(default_factory=dict)
+    rollback: int = 0
 
     def __str__(self) -> str:
-        return f"{self.run}/{self.attempt}.{self.step}"
+        return f"{self.run}/{self.attempt}.{self.step}" + (f".r{self.rollback}" if self.rollback else "")
 
 
 @dataclass(frozen=True, slots=True)

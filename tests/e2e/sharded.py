@@ -45,7 +45,10 @@ def main(out: Path, name: str, zero: int, optimizer: str, lora: bool) -> None:
     learner.update(sft_batch("shared", rows(0)))
     after = learner.backend.weights()
     if ranks.first:
-        torch.save({"told": told, "weights": weights, "after": {name: t.clone() for name, t in after.items()}}, out)
+        base = tiny_model(scale=2.0).state_dict()
+        kept = {name.replace(".base_layer", ""): tensor for name, tensor in model.state_dict().items()}
+        moved = [name for name, tensor in base.items() if zero < 3 and not torch.equal(tensor, kept[name])]
+        torch.save({"moved": moved, "told": told, "weights": weights, "after": {name: t.clone() for name, t in after.items()}}, out)
     leave()
 
 

@@ -66,6 +66,7 @@ def test_two_ranks_train_as_one(alone: tuple[str, dict[str, Any]], tmp_path: Pat
 def test_two_ranks_train_an_adapter_as_one_and_nothing_else(tmp_path: Path, zero: int) -> None:
     one, two = train(tmp_path, 1, "plain", 0, "sgd", "lora"), train(tmp_path, 2, "deepspeed", zero, "sgd", "lora")
     assert all("lora_" in name for name in one["weights"])
+    assert one["moved"] == two["moved"] == []
     assert one["told"][-1]["loss"] < one["told"][0]["loss"] - 0.01
     for moment in ("weights", "after"):
         assert largest(one[moment], two[moment]) <= 1e-5

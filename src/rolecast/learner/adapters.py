@@ -32,7 +32,13 @@ def add_adapter(model: PreTrainedModel, slot: str, config: LoraConfig, seed: int
     peft = _peft()
     torch.manual_seed(seed)
     lora = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, lora_dropout=0.0, target_modules=config.targets, task_type="CAUSAL_LM")
-    peft.inject_adapter_in_model(lora, model, slot)
+    try:
+        peft.inject_adapter_in_model(lora, model, slot)
+    except ValueError as error:
+        raise InputError(f"model.lora.targets: {' '.join(str(error).split())[:300]}") from error
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    if model.config.tie_word_embeddings and any(hasattr(end, "base_layer") for end in ends):
+        raise InputError("model.lora.targets names the embeddings or the head, which this model ties: merging would change both")
 
 
 def load_adapter(model: PreTrainedModel, folder: Path, slot: str) -> None:
@@ -41,7 +47,10 @@ def load_adapter(model: PreTrainedModel, folder: Path, slot: str) -> None:
     if slot not in getattr(model, "peft_config", {}):
         peft.inject_adapter_in_model(peft.PeftConfig.from_pretrained(str(folder)), model, slot)
     weights = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
-    result = peft.set_peft_model_state_dict(model, weights, slot)
+    try:
+        result = peft.set_peft_model_state_dict(model, weights, slot)
+    except RuntimeError as error:  # torch's word for tensors of another shape
+        raise ArtifactError(f"{folder} does not fit the model: {' '.join(str(error).split())[:300]}") from error
     absent = [name for name in result.missing_keys if f".{slot}." in name]
     if absent or result.unexpected_keys:
         raise ArtifactError(f"{folder} does not fit the model: {(absent or result.unexpected_keys)[0]} has no counterpart")

@@ -187,7 +187,7 @@ class Learner:
         self.updates = told["updates"]
         self.backend.load(folder / "policy")
         if self.critic_backend is not None:
-            self.critic_backend.load_weights(torch.load(folder / "critic.pt", weights_only=True))
+            self.critic_backend.load_weights(torch.load(folder / "critic.pt", weights_only=True, map_location="cpu"))
             self.critic_backend.load(folder / "critic")
 
 

@@ -19,10 +19,11 @@ class Optimizer:
         self._lr = lr
         self._total = total_steps
         self.parameters = [p for p in module.parameters() if p.requires_grad]
-        hidden = [p for name, p in module.named_parameters() if config.name == "muon" and p.ndim == 2 and ".layers." in name]
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        hidden = [p for name, p in trained if config.name == "muon" and p.ndim == 2 and ".layers." in name]
         rest = [p for p in self.parameters if not any(p is h for h in hidden)]
         rate = lr * config.rest if hidden else lr
-        self.parts: list[torch.optim.Optimizer] = [_elementwise(rest, rate, config)]
+        self.parts: list[torch.optim.Optimizer] = [_elementwise(rest, rate, config)] if rest else []
         if hidden:
             self.parts.append(Muon(hidden, lr, config.momentum))
         self._peaks = [part.param_groups[0]["lr"] for part in self.parts]

@@ -64,6 +64,7 @@ class RemoteTeam:
         if version == self._loaded:
             return
         folder = self.store.fetch(version.artifact, self.work / version.artifact)
+        before, self._loaded = self._loaded, None  # an adapter takes the last one's place before its canary is known
         model = self._load_shared(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder / "shared")
         check_team(model, tokenizer, version.name, folder)
@@ -76,8 +77,8 @@ class RemoteTeam:
             )
         else:
             self._collector.engine, self._collector.renderer = engine, self._renderer
-        if self._loaded is not None:
-            shutil.rmtree(self.work / self._loaded.artifact, ignore_errors=True)
+        if before is not None:
+            shutil.rmtree(self.work / before.artifact, ignore_errors=True)
         self._loaded = version
 
     def _load_shared(self, folder: Path) -> PreTrainedModel:

@@ -33,7 +33,9 @@ KEPT = 2  # published versions that stay in the store: the one that answers, and
 class Publisher(Protocol):
     rollouts: Rollouts
 
-    def publish(self, step: int, weights: Weights) -> None: ...
+    def publish(self, step: int, weights: Weights, rollback: int = 0) -> None:
+        """`rollback`: how many there were; it tells a step's weights from those that took their place."""
+        ...
 
 
 @contextmanager
@@ -74,15 +76,15 @@ class _Local:
         )
         return cls(run, local_rollouts(collector, c.name, handshake(c, method, tokenizer)), sampled, shared)
 
-    def publish(self, step: int, weights: Weights) -> None:
+    def publish(self, step: int, weights: Weights, rollback: int = 0) -> None:
         if not self.shared:
             self.model.load_state_dict(weights, strict=self.run.config.model.lora is None)
-        self.rollouts.publish(Version(self.run.config.name, 0, step))
+        self.rollouts.publish(Version(self.run.config.name, 0, step, rollback=rollback))
 
 
 @dataclass(slots=True)
 class _Remote:
-    """Versions under `versions/ATTEMPT.STEP` of the run, committed before the coordinator names them."""
+    """Versions under `versions/ATTEMPT.STEP` of the run (`….rN` after a rollback), committed before the coordinator names them."""
 
     run: Run
     rollouts: Rollouts
@@ -90,12 +92,12 @@ class _Remote:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
 
-    def publish(self, step: int, weights: Weights) -> None:
+    def publish(self, step: int, weights: Weights, rollback: int = 0) -> None:
         assert self.run.store is not None
         base = self.run.model("sft")
         adapters = {"shared": "shared" if self.run.config.model.lora else None}
-        named = Version(self.run.config.name, self.child.attempt, step, self.run.key(base), adapters)
-        key = f"versions/{self.child.attempt:04d}.{step:06d}"
+        named = Version(self.run.config.name, self.child.attempt, step, self.run.key(base), adapters, rollback)
+        key = f"versions/{self.child.attempt:04d}.{step:06d}" + (f".r{rollback}" if rollback else "")
         folder = self.run.path / key
         with writing(folder, KIND, {"version": str(named)}) as partial:
             write_team(self.model, self.tokenizer, named, weights, partial, base)

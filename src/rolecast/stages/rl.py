@@ -39,7 +39,7 @@ from rolecast.stages.publish import Publisher, open_publisher
 from rolecast.stages.run import Run, working
 from rolecast.stages.sampling import Sampler, describe, shuffled, valid_share
 from rolecast.stages.stopping import stopping
-from rolecast.stages.team import load_model, load_questions, prepare_torch, require_model, trained_model
+from rolecast.stages.team import CPU, load_model, load_questions, prepare_torch, require_model, trained_model
 from rolecast.store.artifact import write_text, writing
 from rolecast.types import Question, Thread, Trajectory, Unit
 from rolecast.wire.coordinator import pack
@@ -64,7 +64,7 @@ def rl(run: Run, ranks: Ranks = ALONE) -> Path:
             with writing(run.model("rl"), "model", {"config": run.config.fingerprint, **trainer.progress.best}) as partial:
                 shutil.copytree(trainer.best, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
                 if is_adapter(partial):
-                    merge_adapter(partial, load_model(run.model("sft"), run.config.model)[0], trainer.tokenizer)
+                    merge_adapter(partial, load_model(run.model("sft"), run.config.model, CPU)[0], trainer.tokenizer)
             run.publish(run.model("rl"))
         ranks.barrier()
     return run.model("rl")
@@ -158,7 +158,7 @@ class Trainer:
         """The weights as they are answer from now on."""
         weights = self.learner.model_weights()
         if self.publisher is not None:
-            self.publisher.publish(step, weights)
+            self.publisher.publish(step, weights, self.progress.rollbacks)
 
     def step(self, step: int) -> Metrics:
         """One batch of groups, one update."""
@@ -239,7 +239,7 @@ class Trainer:
         log.warning("step %d: dev EM collapsed; rolling back to step %d", step, self.progress.best["step"])
         checkpoints.ready(self.run, self.best, self.learner.ranks)
         c = self.run.config
-        best, _ = trained_model(c, lambda: load_model(self.run.model("sft"), c.model), self.best)
+        best, _ = trained_model(c, lambda: load_model(self.run.model("sft"), c.model, CPU), self.best, CPU)
         self.learner.load_model_weights(trained_weights(best))
         self.progress.rollbacks += 1
         self.progress.low = 0

@@ -21,7 +21,7 @@ from rolecast.stages.metrics import MetricsLog
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
 from rolecast.stages.stopping import stopping
-from rolecast.stages.team import prepare_torch, start_model, trained_model
+from rolecast.stages.team import CPU, prepare_torch, start_model, trained_model
 from rolecast.store.artifact import writing
 from rolecast.teachers.drills import draw_drill
 from rolecast.teachers.examples import deal, draw_turns, teacher_of
@@ -73,7 +73,7 @@ def _train(run: Run, ranks: Ranks) -> None:
         with writing(run.model("sft"), "model", {"config": c.fingerprint, "steps": c.sft.steps}) as partial:
             checkpoint.save_model(model, tokenizer, partial, weights)
             if is_adapter(partial):
-                merge_adapter(partial, start_model(c)[0], tokenizer)
+                merge_adapter(partial, start_model(c, CPU)[0], tokenizer)
         run.record(folder / "metrics.jsonl")
         run.publish(run.model("sft"))
     ranks.barrier()

@@ -32,6 +32,8 @@ from rolecast.store.artifact import verify
 from rolecast.types import Question
 from rolecast.world.tokenizer import demo_tokenizer
 
+CPU = torch.device("cpu")
+
 
 def prepare_torch(config: RunConfig) -> None:
     """Threads and determinism. Must run before the first tensor work of a stage."""
@@ -49,10 +51,10 @@ def prepare_torch(config: RunConfig) -> None:
     torch.use_deterministic_algorithms(config.lockstep, warn_only=on_gpu or not config.lockstep)
 
 
-def start_model(config: RunConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model that training starts from: a directory, or one from scratch."""
+def start_model(config: RunConfig, place: torch.device | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model that training starts from: a directory, or one from scratch. `place`: as in `load_model`."""
     if config.model.path is not None:
-        return load_model(Path(config.model.path), config.model)
+        return load_model(Path(config.model.path), config.model, place)
     tokenizer = demo_tokenizer()
     scratch = config.model.scratch
     torch.manual_seed(config.seed)
@@ -65,16 +67,19 @@ def start_model(config: RunConfig) -> tuple[PreTrainedModel, PreTrainedTokenizer
             eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         )
     )  # fmt: skip
-    return model.to(device(), _dtype(config.model)), tokenizer
+    return model.to(place or device(), _dtype(config.model)), tokenizer
 
 
 def trained_model(
-    config: RunConfig, start: Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]], saved: Path | None
+    config: RunConfig,
+    start: Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]],
+    saved: Path | None,
+    place: torch.device | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """What a stage trains: the model of `start`, or what was `saved` of it. With LoRA it is an adapter over that model."""
     lora = config.model.lora
     if lora is None:
-        return load_model(saved, config.model) if saved else start()
+        return load_model(saved, config.model, place) if saved else start()
     model, tokenizer = start()
     if saved:
         load_adapter(model, saved, "shared")
@@ -98,11 +103,12 @@ def check_model(path: Path) -> None:
         raise InputError(f"{path} has no tokenizer; save one beside the model (tokenizer.save_pretrained)")
 
 
-def load_model(path: Path, config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_model(path: Path, config: ModelConfig, place: torch.device | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """`place`: CPU, for weights that are read and not run; by default the process's device."""
     check_model(path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=_dtype(config)).to(device())
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=_dtype(config)).to(place or device())
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
     return model, tokenizer

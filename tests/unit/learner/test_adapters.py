@@ -9,11 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from rolecast.errors import ArtifactError
+from rolecast.errors import ArtifactError, InputError
 from rolecast.learner.adapters import add_adapter, is_adapter, load_adapter, merge_adapter
 from rolecast.learner.backends import PlainBackend, trained_weights
 from rolecast.learner.checkpoint import save_model
 from rolecast.learner.model import Policy
+from rolecast.learner.optimizer import Optimizer
 from rolecast.learner.ranks import ALONE
 from rolecast.learner.settings import LoraConfig, OptimizerConfig
 from tests.tiny import TOKENIZER, tiny_model
@@ -102,3 +103,27 @@ def test_weights_that_are_put_back_must_all_be_there() -> None:
     name, _ = kept.popitem()
     with pytest.raises(KeyError, match=name):
         backend.load_weights(kept)
+
+
+@pytest.mark.parametrize(("targets", "message"), [(["lm_head"], "ties"), (["q_proj", "embed_tokens"], "ties"), (["nothing"], "nothing")])
+def test_targets_that_cannot_be_merged_or_found_are_refused(targets: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=f"model.lora.targets.*{message}"):
+        add_adapter(tiny_model(), "shared", LoraConfig(targets=targets), seed=0)
+
+
+def test_an_adapter_of_another_rank_is_refused(tmp_path: Path) -> None:
+    model = adapted()
+    save_model(model, TOKENIZER, tmp_path, trained_weights(model))
+    other = tiny_model(scale=5.0)
+    add_adapter(other, "shared", LoraConfig(rank=2), seed=3)
+    with pytest.raises(ArtifactError, match="does not fit the model"):
+        load_adapter(other, tmp_path, "shared")
+
+
+def test_muon_trains_the_adapter_and_nothing_frozen() -> None:
+    model = adapted()
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    optimizer = Optimizer(Policy(model), OptimizerConfig(name="muon"), 1e-2, 1)
+    model(input_ids=IDS, labels=IDS, use_cache=False).loss.backward()
+    optimizer.step(0)
+    assert {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])} == set(trained_weights(model))

@@ -90,6 +90,11 @@ def test_the_base_plays_the_frozen_roles(store: LocalStore, tmp_path: Path) -> N
 
 def test_an_adapter_that_computes_something_else_is_refused(store: LocalStore, tmp_path: Path) -> None:
     team = team_of(store, tmp_path / "work", "extractive")
-    version, _ = published(store, tmp_path, 1, lora=True, claim=-0.123)
+    good, model = published(store, tmp_path, 1, lora=True)
+    team.load(good)
+    bad, _ = published(store, tmp_path, 2, lora=True, claim=-0.123)
     with pytest.raises(CanaryError, match="differ by"):
-        team.load(version)
+        team.load(bad)
+    team.load(good)  # its weights are gone from memory by then
+    loaded = team.collector.engine._decoders["shared"]._model  # type: ignore[attr-defined]
+    assert canary(loaded, TOKENIZER).logprobs == pytest.approx(canary(model, TOKENIZER).logprobs, abs=1e-5)
