@@ -9,9 +9,9 @@ registry=${REGISTRY:-localhost} tag=${TAG:-dev}
 
 tool=${BUILD_TOOL:-}
 for candidate in docker podman buildah; do
-    [ -n "$tool" ] || ! command -v "$candidate" >/dev/null || tool=$candidate
+    [ -n "$tool" ] || ! "$candidate" info >/dev/null 2>&1 || tool=$candidate # docker's command alone, without its daemon, is of no use
 done
-[ -n "$tool" ] || { echo "build: none of docker, podman and buildah is on PATH; install one" >&2; exit 2; }
+[ -n "$tool" ] || { echo "build: none of docker, podman and buildah is here and answers; install or start one" >&2; exit 2; }
 case $(basename "$tool") in
     docker) build=("$tool" build) ;;
     *) build=("$tool" build --layers --format docker) ;; # the docker format, because OCI's has no shell for RUN

@@ -8,9 +8,9 @@ set -euo pipefail
 registry=${REGISTRY:-localhost} tag=${TAG:-dev} patience=${PATIENCE:-120}
 tool=${RUN_TOOL:-}
 for candidate in docker podman; do
-    [ -n "$tool" ] || ! command -v "$candidate" >/dev/null || tool=$candidate
+    [ -n "$tool" ] || ! "$candidate" info >/dev/null 2>&1 || tool=$candidate # docker's command alone, without its daemon, is of no use
 done
-[ -n "$tool" ] || { echo "smoke: neither docker nor podman is on PATH; install one" >&2; exit 2; }
+[ -n "$tool" ] || { echo "smoke: neither docker nor podman is here and answers; install or start one" >&2; exit 2; }
 [ $# -gt 0 ] || set -- control judge retriever rollout learner agent
 
 users=(10001:10001 12345:0)
