@@ -74,10 +74,15 @@ def kill_when(folder: Path, run: Path, ready: Callable[[], bool], *overrides: st
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("undisturbed")
     finish(folder, folder / "run")
-    return outcome(folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(finished: Path) -> dict[str, str]:
+    return outcome(finished)
 
 
 def rows(run: Path, stage: str) -> int:
@@ -132,16 +137,18 @@ def test_a_second_process_is_refused_while_one_works(tmp_path: Path) -> None:
     first.wait()
 
 
-LORA = ("model.lora={rank: 4, alpha: 16}", "sft.optimizer={name: adamw}", "sft.lr=0.01", "rl.steps=8")
+LORA = ("model.lora={rank: 4, alpha: 16}", "sft.optimizer={name: adamw}", "sft.steps=80", "sft.drills=0", "rl.steps=8")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["sft after a checkpoint", "rl after a checkpoint"])
-def test_adapters_go_on_too_and_a_stage_ends_with_a_whole_model(moment: str, tmp_path: Path) -> None:
-    finish(tmp_path, tmp_path / "one", *LORA)
+def test_adapters_go_on_too_and_a_stage_ends_with_a_whole_model(moment: str, tmp_path: Path, finished: Path) -> None:
+    """Over a model that speaks already: an adapter alone teaches a random one nothing."""
+    lora = (*LORA, f"model.path={finished / 'sft' / 'model'}")
+    finish(tmp_path, tmp_path / "one", *lora)
     run = tmp_path / "run"
-    kill_when(tmp_path, run, lambda: MOMENTS[moment](run), *LORA)
-    finish(tmp_path, run, *LORA)
+    kill_when(tmp_path, run, lambda: MOMENTS[moment](run), *lora)
+    finish(tmp_path, run, *lora)
     assert outcome(run) == outcome(tmp_path / "one")
     kept = [path for stage in ("sft", "rl") for path in (run / stage / "checkpoints").glob("step-*/model/*.safetensors")]
     assert {path.name for path in kept} == {"adapter_model.safetensors"}
