@@ -16,11 +16,12 @@ from fastapi.responses import JSONResponse
 from prometheus_client import Counter, Histogram
 from pydantic import Field
 
-from rolecast.errors import ArtifactError, InputError
+from rolecast.errors import InputError
 from rolecast.retriever.batching import Batcher, Worker
 from rolecast.retriever.index import LocalRetriever
 from rolecast.service.app import Service, make_app
 from rolecast.service.settings import ServiceSettings
+from rolecast.store.artifact import committed
 from rolecast.store.uri import local_artifact
 from rolecast.wire.retriever import (
     EmbeddingsRequest,
@@ -88,10 +89,10 @@ class _Serving:
 def _open_index(settings: RetrieverSettings) -> LocalRetriever:
     work = Path(os.environ.get("ROLECAST_WORKDIR") or tempfile.gettempdir())
     copy = work / f"rolecast-index-{hashlib.sha256(settings.index.encode()).hexdigest()[:8]}"  # a machine may serve several
-    try:
-        retriever = LocalRetriever.open(local_artifact(settings.index, copy), settings.kind)
-    except ArtifactError as error:
-        raise InputError(f"--index {settings.index}: {error}") from error
+    folder = local_artifact(settings.index, copy)
+    if not committed(folder):
+        raise InputError(f"{folder} is no committed index; make one with `rolecast index build`, or name a run's index folder")
+    retriever = LocalRetriever.open(folder, settings.kind)
     if settings.topk > len(retriever.passages):
         raise InputError(f"--topk {settings.topk} is larger than the corpus ({len(retriever.passages)} passages); lower it")
     log.info("index %s: %d passages, %s", settings.index, len(retriever.passages), retriever.kind)

@@ -175,7 +175,7 @@ def test_an_index_is_served_from_s3(index: Path, weed: S3Server, tmp_path: Path,
 @pytest.mark.parametrize(
     ("change", "error", "said"),
     [
-        ({"index": "/nowhere"}, ArtifactError, "/nowhere is no committed index"),
+        ({"index": "/nowhere"}, InputError, "/nowhere is no committed index"),
         ({"kind": "dense"}, InputError, "build it with --kind dense"),
         ({"topk": 5}, InputError, "--topk 5 is larger than the corpus"),
     ],

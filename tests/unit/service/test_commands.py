@@ -35,7 +35,7 @@ def logging_as_it_was() -> Iterator[None]:
         (
             ["retriever", "serve", "--index", "/nowhere", "--host", "127.0.0.1", "--port", "0"],
             2,
-            "rolecast: --index /nowhere: /nowhere is no committed index",
+            "rolecast: /nowhere is no committed index",
         ),
         (
             ["retriever", "serve", "--index", "s3://bucket", "--host", "127.0.0.1", "--port", "0"],
