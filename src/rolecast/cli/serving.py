@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from rolecast.types import Trajectory
 
 app = typer.Typer(help="Serve a trained team.")
 Stage = Annotated[Literal["sft", "rl"] | None, typer.Option(help="Whose model; by default the last that was trained.")]
@@ -64,9 +67,13 @@ def ask(
         raise InputError("the question is not valid UTF-8") from None
     agent = open_agent(run, stage)
 
-    async def once() -> None:
+    async def once() -> Trajectory:
         await agent.start()
-        print(conversation(await agent.ask(question)))
+        episode = await agent.ask(question)
         await agent.stop()
+        return episode
 
-    asyncio.run(once())
+    episode = asyncio.run(once())
+    if episode.status == "length" and not episode.actions:
+        raise InputError(f"the question does not fit into the team's context of {agent.max_context} tokens; shorten it")
+    print(conversation(episode))

@@ -166,6 +166,8 @@ def json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                     yield number, _object(line, f"{path}, line {number}")
     except FileNotFoundError:
         raise fault(path, "no such file; check the path") from None
+    except IsADirectoryError:
+        raise fault(path, "a folder; name a file in it") from None
     except (OSError, EOFError, zlib.error) as error:
         raise fault(f"{path}, line {number + 1}", f"cannot be read ({error}); check the path or fetch the file again") from None
 

@@ -40,7 +40,7 @@ S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 def check_reachable(spec: TrainingJobSpec) -> None:
     if "://" not in spec.run:
         raise InputError(f"run {spec.run} is a folder, which pods do not share; give a URI like s3://bucket/prefix, or launch locally")
-    if not re.fullmatch(r"s3://[^/\s]+(/[^/\s]+)+/?", spec.run):
+    if not re.fullmatch(r"s3://[a-z0-9][-.a-z0-9]*(/(?!\.\.?(/|$))[^/\s]+)+/?", spec.run):
         raise InputError(f"run {spec.run} is no place that a job's pods can reach; write s3://bucket/prefix/NAME")
 
 

@@ -57,11 +57,16 @@ def compile_pipeline(out: Path) -> None:
         raise InputError("kfp is not installed; pip install 'rolecast[control]'") from None
     from rolecast_pipelines.sft_rl_eval import sft_rl_eval
 
-    if out.is_dir() or out.suffix not in (".yaml", ".yml"):
-        raise InputError(f"{out}: name a file that ends in .yaml")
-    if not out.parent.is_dir():
-        raise InputError(f"{out.parent} is no directory; create it or choose another --out")
-    compiler.Compiler().compile(sft_rl_eval, str(out))
+    try:
+        if out.is_dir():
+            raise InputError(f"{out} is a folder; name a file in it that ends in .yaml")
+        if out.suffix not in (".yaml", ".yml"):
+            raise InputError(f"{out}: name a file that ends in .yaml")
+        if not out.parent.is_dir():
+            raise InputError(f"{out.parent} is no directory; create it or choose another --out")
+        compiler.Compiler().compile(sft_rl_eval, str(out))
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written ({error.strerror}); choose another place or make room") from None
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -15,16 +15,22 @@ M = TypeVar("M", bound=BaseModel)
 TrainingStage = Literal["sft", "rl"]
 
 
-def _written(value: Any) -> Any:
+def _quantity(value: Any) -> Any:
     """YAML reads `cpu: 2` as a number; Kubernetes takes it as it is written."""
-    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+    text = str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+    if isinstance(text, str) and not re.fullmatch(r"(?=.*[1-9])[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?", text):
+        raise ValueError(f"{text!r} is no quantity above 0; write 2, 500m or 3Gi")
+    return text
 
 
 # Of Kubernetes.
-Quantity = Annotated[str, BeforeValidator(_written), StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$")]
+Quantity = Annotated[str, BeforeValidator(_quantity)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]  # RFC 1035 label
 Image = Annotated[str, StringConstraints(pattern=r"^\S+$", min_length=1)]
 Label = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
+LabelKey = Annotated[
+    str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$", max_length=317)
+]
 Seconds = Annotated[int, Field(ge=1)]
 
 # Pods, headless Services and child Jobs get the job's name with a suffix, and all of them are DNS labels of 63 characters.
@@ -115,14 +121,14 @@ class TrainingJobSpec(Closed):
     shm_size: Quantity = "2Gi"
     scratch_size: Quantity = "20Gi"
     zero_stage: int | None = Field(None, ge=0, le=3)  # of DeepSpeed, in place of what the run's config says; 0 is the plain engine
-    node_selector: dict[str, Label] = {}
+    node_selector: dict[LabelKey, Label] = {}
     tolerations: tuple[Toleration, ...] = ()
     queue: Name | None = None  # Kueue's LocalQueue
     priority: Name | None = None  # Kueue's WorkloadPriorityClass
     service_account: Name = "rolecast-learner"
     endpoints: Name = "rolecast-endpoints"  # a ConfigMap
     s3_secret: Name = "rolecast-s3"
-    labels: dict[str, Label] = {}
+    labels: dict[LabelKey, Label] = {}
     deadlines: Deadlines = Deadlines()
     backoff: Backoff = Backoff()
     ttl_seconds: Seconds = 86400  # how long a finished job stays to be looked at

@@ -168,7 +168,7 @@ def test_corpus_faults(tmp_path: Path, row: Any, reason: str) -> None:
 @pytest.mark.parametrize("read", [read_questions, read_corpus])
 def test_file_faults(tmp_path: Path, read: Callable[[Path], object]) -> None:
     assert "no such file" in message(read, tmp_path / "absent.jsonl")
-    assert "cannot be read" in message(read, tmp_path)
+    assert "a folder; name a file in it" in message(read, tmp_path)
     latin = tmp_path / "latin.jsonl"
     latin.write_bytes('{"id": "ö"}'.encode("latin-1"))
     assert "line 1: not JSON" in message(read, latin)

@@ -24,7 +24,7 @@ def test_deploy_render_prints_the_manifests(kind: str, spec: str, golden: str) -
 
 
 def test_keys_can_be_set_on_the_command_line_alone() -> None:
-    keys = ["run=s3://s/runs/a", "stage=sft", "image=i:1", "nodes=3", "deadlines.running=60", "node_selector={zone: a}"]
+    keys = ["run=s3://store/runs/a", "stage=sft", "image=i:1", "nodes=3", "deadlines.running=60", "node_selector={zone: a}"]
     result = CliRunner().invoke(app, ["render", "--kind", "pytorchjob", *(part for key in keys for part in ("--set", key))])
     (job,) = yaml.safe_load_all(result.output)
     assert job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2

@@ -200,7 +200,10 @@ def test_a_folder_is_refused_since_pods_do_not_share_it(name: str) -> None:
         render(name, run="runs/demo")
 
 
-@pytest.mark.parametrize("run", ["s3://", "s3://bucket", "s3://bucket//x", "s3://bucket/a b", "gs://bucket/x", "file:///runs/x"])
+@pytest.mark.parametrize(
+    "run",
+    ["s3://", "s3://bucket", "s3://bucket//x", "s3://bucket/a b", "s3://B_AD/x", "s3://bucket/../x", "gs://bucket/x", "file:///runs/x"],
+)
 def test_an_address_that_names_no_run_in_a_bucket_is_refused(run: str) -> None:
     with pytest.raises(InputError, match="s3://bucket/prefix/NAME"):
         render("pytorchjob", run=run)

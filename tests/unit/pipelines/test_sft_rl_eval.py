@@ -40,6 +40,15 @@ def test_rl_starts_after_sft_was_evaluated(compiled: tuple[str, dict[str, Any]])
     assert set(tasks["train-2"]["dependentTasks"]) >= {"train", "evaluate"}
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("dir.yaml", "is a folder"), (300 * "a" + ".yaml", "cannot be written"), ("p.txt", "ends in .yaml")]
+)
+def test_a_place_that_takes_no_file_is_named(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "dir.yaml").mkdir()
+    with pytest.raises(InputError, match=said):
+        compile_pipeline(tmp_path / name)
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no directory"):
         compile_pipeline(tmp_path / "none" / "p.yaml")
