@@ -6,7 +6,6 @@ Adapters are injected into the model, which keeps its class and its names; what 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rolecast.errors import ArtifactError, InputError
+from rolecast.learner.backends import Weights
 from rolecast.learner.settings import LoraConfig
-
-Weights = Mapping[str, torch.Tensor]
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."  # that peft, and who reads its files, expects before every name
@@ -60,7 +58,7 @@ def save_adapter(model: PreTrainedModel, weights: Weights, folder: Path, slot: s
     """`weights`: the adapter's, under the model's names."""
     folder.mkdir(parents=True, exist_ok=True)
     model.peft_config[slot].save_pretrained(str(folder))
-    named = _peft().get_peft_model_state_dict(model, state_dict=dict(weights), adapter_name=slot)
+    named = _peft().get_peft_model_state_dict(model, state_dict=weights, adapter_name=slot)
     save_file({PREFIX + name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}, folder / WEIGHTS)
 
 

@@ -18,8 +18,8 @@ class Optimizer:
         self._config = config
         self._lr = lr
         self._total = total_steps
-        self.parameters = [p for p in module.parameters() if p.requires_grad]
         trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        self.parameters = [p for _, p in trained]
         hidden = [p for name, p in trained if config.name == "muon" and p.ndim == 2 and ".layers." in name]
         rest = [p for p in self.parameters if not any(p is h for h in hidden)]
         rate = lr * config.rest if hidden else lr

@@ -56,11 +56,9 @@ def write_team(
     """
     shared = folder / "shared"
     save_model(model, tokenizer, shared, weights)
+    written = AutoModelForCausalLM.from_pretrained(base if is_adapter(shared) else shared, dtype=model.dtype)
     if is_adapter(shared):
-        written = AutoModelForCausalLM.from_pretrained(base, dtype=model.dtype)
         load_adapter(written, shared, "shared")
-    else:
-        written = AutoModelForCausalLM.from_pretrained(shared, dtype=model.dtype)
     (folder / "team.json").write_text(
         json.dumps({"name": str(version), "base": version.base, "adapters": version.adapters, "canary": asdict(canary(written, tokenizer))})
     )

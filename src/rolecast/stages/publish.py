@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,7 +66,7 @@ class _Local:
     def open(cls, run: Run, method: Method, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> _Local:
         c = run.config
         shared = c.learner.name == "plain" or c.learner.zero < 3  # sharded parameters cannot sample by themselves
-        sampled = model if shared else trained_model(c, lambda: load_model(run.model("sft"), c.model), None)[0]
+        sampled = model if shared else trained_model(c, functools.partial(load_model, run.model("sft"), c.model), None)[0]
         slots = {"shared": sampled}
         if any(role.slot == "frozen" for role in method.roles.values()):
             slots["frozen"] = load_model(run.model("sft"), c.model)[0].requires_grad_(False)

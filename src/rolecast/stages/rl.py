@@ -6,6 +6,7 @@ its share of the update.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import shutil
@@ -106,7 +107,7 @@ class Trainer:
     def open(cls, run: Run, ranks: Ranks, stack: ExitStack) -> Trainer:
         c = run.config
         resumed = checkpoints.newest(run, "rl", ranks)
-        model, tokenizer = trained_model(c, lambda: load_model(run.model("sft"), c.model), resumed.model if resumed else None)
+        model, tokenizer = trained_model(c, functools.partial(load_model, run.model("sft"), c.model), resumed.model if resumed else None)
         method = make_method(c.method)
         [objective] = method.objectives()
         learner = make_learner(
@@ -239,7 +240,7 @@ class Trainer:
         log.warning("step %d: dev EM collapsed; rolling back to step %d", step, self.progress.best["step"])
         checkpoints.ready(self.run, self.best, self.learner.ranks)
         c = self.run.config
-        best, _ = trained_model(c, lambda: load_model(self.run.model("sft"), c.model, CPU), self.best, CPU)
+        best, _ = trained_model(c, functools.partial(load_model, self.run.model("sft"), c.model), self.best, CPU)
         self.learner.load_model_weights(trained_weights(best))
         self.progress.rollbacks += 1
         self.progress.low = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from rolecast.config import RunConfig
@@ -44,7 +45,7 @@ def _train(run: Run, ranks: Ranks) -> None:
     prepare_torch(c)
     folder = run.stage("sft")
     resumed = checkpoints.newest(run, "sft", ranks)
-    model, tokenizer = trained_model(c, lambda: start_model(c), resumed.model if resumed else None)
+    model, tokenizer = trained_model(c, functools.partial(start_model, c), resumed.model if resumed else None)
     objective = Objective("sft", "shared", "nll", "none", "token", c.sft.lr, minibatches=1)
     learner = make_learner(objective, Policy(model), c.sft.optimizer, c.sft.steps, c.seed, ranks=ranks, backend=c.learner)
     if resumed:

@@ -72,15 +72,18 @@ def start_model(config: RunConfig, place: torch.device | None = None) -> tuple[P
 
 def trained_model(
     config: RunConfig,
-    start: Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase]],
+    start: Callable[[torch.device | None], tuple[PreTrainedModel, PreTrainedTokenizerBase]],
     saved: Path | None,
     place: torch.device | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """What a stage trains: the model of `start`, or what was `saved` of it. With LoRA it is an adapter over that model."""
+    """What a stage trains: the model of `start`, or what was `saved` of it. With LoRA it is an adapter over that model.
+
+    `start` takes the `place`, which is as in `load_model`.
+    """
     lora = config.model.lora
     if lora is None:
-        return load_model(saved, config.model, place) if saved else start()
-    model, tokenizer = start()
+        return load_model(saved, config.model, place) if saved else start(place)
+    model, tokenizer = start(place)
     if saved:
         load_adapter(model, saved, "shared")
     else:
