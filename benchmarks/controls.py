@@ -25,9 +25,8 @@ from typing import Any
 from rolecast.config import RunConfig, load_config
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.index import index
-from rolecast.stages.rl import rl
 from rolecast.stages.run import Run, create, seconds
-from rolecast.stages.sft import sft
+from rolecast.stages.train import train
 from rolecast.stages.world import world
 
 
@@ -52,35 +51,35 @@ def result(run: Run, stage: str) -> dict[str, Any]:
 
 def controls(out: Path, seed: int, only: str | None) -> dict[str, dict[str, Any]]:
     demo = prepared(out / "demo", preset(seed))
-    sft(demo)
+    train(demo, "sft")
     results = {"sft": result(demo, "sft")}
 
     def wanted(name: str) -> bool:
         return only in (None, name)
 
     if wanted("closed_book"):
-        run = prepared(out / "closed_book", preset(seed, "method={name: direct, prompts: compact, max_tokens: 16}", "sft.mix={}"))
-        sft(run)
+        run = prepared(out / "closed_book", preset(seed, "method={name: direct, prompts: compact, max_tokens: 16}", "stages.sft.mix={}"))
+        train(run, "sft")
         results["closed_book"] = result(run, "sft")
     if wanted("one_search"):
-        run = prepared(out / "one_search", preset(seed, "method={name: naive_rag, prompts: compact, max_tokens: 16}", "sft.mix={}"))
-        sft(run)
+        run = prepared(out / "one_search", preset(seed, "method={name: naive_rag, prompts: compact, max_tokens: 16}", "stages.sft.mix={}"))
+        train(run, "sft")
         results["one_search"] = result(run, "sft")
-    rl(demo)
+    train(demo, "rl")
     results["rl"] = result(demo, "rl")
     if wanted("sft_continued"):
         spent = seconds(demo)
-        steps = round(demo.config.sft.steps * (1 + spent["rl"] / spent["sft"]))
-        run = prepared(out / "sft_continued", preset(seed, f"sft.steps={steps}"))
-        sft(run)
+        steps = round(demo.config.sft("sft").steps * (1 + spent["rl"] / spent["sft"]))
+        run = prepared(out / "sft_continued", preset(seed, f"stages.sft.steps={steps}"))
+        train(run, "sft")
         results["sft_continued"] = result(run, "sft")
     for name, overrides in {
-        "rl_shuffled": ["rl.shuffle_rewards=true", "rl.guard.fraction=0"],
+        "rl_shuffled": ["stages.rl.shuffle_rewards=true", "stages.rl.guard.fraction=0"],
         "rl_f1_only": ["method.alpha=1", "method.lam=1"],
     }.items():
         if wanted(name):
             run = prepared(out / name, preset(seed, *overrides), sft_of=demo)
-            rl(run)
+            train(run, "rl")
             results[name] = result(run, "rl")
     return results
 

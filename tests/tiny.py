@@ -6,6 +6,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rolecast.rollout.render import Renderer
+from rolecast.weights.settings import LoraConfig
+from rolecast.weights.team import Casting, Team, assemble
 from rolecast.world.tokenizer import demo_tokenizer
 
 
@@ -25,3 +27,10 @@ def tiny_model(seed: int = 0, kv_heads: int = 2, scale: float = 1.0) -> LlamaFor
 
 TOKENIZER = demo_tokenizer()
 RENDERER = Renderer(TOKENIZER)
+
+
+def tiny_team(
+    casting: Casting = Casting(frozenset({"shared"}), ("shared",)), seed: int = 0, lora: LoraConfig | None = None, scale: float = 1.0
+) -> Team:
+    """A team over a tiny model that trains what `casting` says."""
+    return assemble(tiny_model(seed, scale=scale), TOKENIZER, casting, lora=lora)

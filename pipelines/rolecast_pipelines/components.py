@@ -11,17 +11,17 @@ ROLLOUT = "rolecast-rollout:dev"  # plays the evaluation's episodes
 
 
 @dsl.component(base_image=RETRIEVER, install_kfp_package=False)
-def prepare(run: str, config: str) -> str:
+def prepare(run: str, config: str, schedule: str) -> str:
     from rolecast.stages import tasks
 
-    return tasks.prepare(run, config)
+    return tasks.prepare(run, config, schedule)
 
 
 @dsl.component(base_image=CONTROL, install_kfp_package=False)
-def train(run: str, stage: str, launcher: str, job: str, notes: dsl.Output[dsl.Markdown]) -> str:
+def train(run: str, stage: str, kind: str, launcher: str, job: str, notes: dsl.Output[dsl.Markdown]) -> str:
     from rolecast.stages import tasks
 
-    return tasks.train(run, stage, launcher, job, notes.path)
+    return tasks.train(run, stage, kind, launcher, job, notes.path)
 
 
 @dsl.component(base_image=ROLLOUT, install_kfp_package=False)

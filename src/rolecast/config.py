@@ -12,13 +12,25 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 from rolecast.errors import InputError
-from rolecast.learner.settings import BackendConfig, LoraConfig, OptimizerConfig
+from rolecast.learner.settings import BackendConfig, OptimizerConfig
 from rolecast.methods.decor import DecorConfig
 from rolecast.methods.registry import AnyMethodConfig, make_method
+from rolecast.schedule import Schedule
 from rolecast.teachers.base import TeacherErrors
+from rolecast.weights.settings import LoraConfig
 
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -47,7 +59,7 @@ class ScratchConfig(Closed):
 class ModelConfig(Closed):
     """`path`: a Hugging Face model directory; without it the model is made from `scratch`.
 
-    `lora`: SFT and RL train an adapter each, over frozen weights; a stage ends by merging its own into its model.
+    `lora`: a stage trains an adapter for each of its slots, over frozen weights, and ends by merging those that its schedule names.
     """
 
     path: str | None = None
@@ -92,7 +104,18 @@ class EngineConfig(Closed):
     in_flight: int = Field(256, ge=1)  # episodes in flight
 
 
-class SftConfig(Closed):
+class StageConfig(Closed):
+    """What every stage of training has. `optimizers`: of slots that have another one than the rest."""
+
+    steps: int = Field(200, ge=0)
+    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizers: dict[str, OptimizerConfig] = {}
+    max_tokens: int = Field(8192, ge=64)  # padded tokens of a micro-batch
+    checkpoint_every: int = Field(10, ge=1)
+    keep: int = Field(2, ge=1)
+
+
+class SftConfig(StageConfig):
     """`batch` in rows (turns). `mix`: share of rows of each role; empty takes them as episodes have them.
 
     `drills`: how many of the steps, the first ones, are drills instead of turns; for models from scratch.
@@ -101,12 +124,10 @@ class SftConfig(Closed):
     steps: int = Field(1000, ge=0)
     batch: int = Field(16, ge=1)
     lr: float = Field(2e-3, gt=0)
-    optimizer: OptimizerConfig = OptimizerConfig()
     errors: TeacherErrors = TeacherErrors()
     mix: dict[str, Share] = {}
     drills: int = Field(0, ge=0)
     checkpoint_every: int = Field(250, ge=1)
-    keep: int = Field(2, ge=1)
 
 
 class GuardConfig(Closed):
@@ -117,28 +138,30 @@ class GuardConfig(Closed):
     rollbacks: int = Field(1, ge=0)
 
 
-class RlConfig(Closed):
-    """`questions` per step, each with `group` rollouts. `refill`: extra rounds of sampling for groups without variance."""
+class RlConfig(StageConfig):
+    """`questions` per step, each with `group` rollouts. `refill`: extra rounds of sampling for groups without variance.
 
-    steps: int = Field(200, ge=0)
+    `idle_steps`: so many steps in a row from which nothing could be learned end the stage.
+    """
+
     questions: int = Field(8, ge=1)
     group: int = Field(8, ge=1)
     temperature: float = Field(1.0, gt=0)
     top_p: float = Field(1.0, gt=0, le=1)
     refill: int = Field(1, ge=0)
-    optimizer: OptimizerConfig = OptimizerConfig()
-    max_tokens: int = Field(8192, ge=64)  # padded tokens of a micro-batch
-    ratio_gate: float = Field(1e-3, gt=0)
+    ratio_gate: float | None = Field(None, gt=0)  # bound of the mean |ratio - 1| on fresh tokens; by default what the dtype explains
+    idle_steps: int = Field(3, ge=1)
     shuffle_rewards: bool = False  # a control: rewards permuted inside groups
     eval_every: int = Field(10, ge=1)
     dev: int = Field(120, ge=1)  # questions of an in-loop evaluation
-    checkpoint_every: int = Field(10, ge=1)
-    keep: int = Field(2, ge=1)
     lease_seconds: float = Field(60.0, gt=0)  # a worker that is silent for so long loses its groups to another one
     lease_tries: int = Field(3, ge=1)  # leases of a group before it is abandoned
     guard: GuardConfig = GuardConfig()
     traces: int = Field(2, ge=0)  # episodes kept for the report at every evaluation
     record: bool = False  # keep every step's trajectories with their rewards, one artifact a step
+
+
+STAGE_KINDS: dict[str, type[StageConfig]] = {"sft": SftConfig, "rl": RlConfig}
 
 
 class EvalConfig(Closed):
@@ -159,22 +182,63 @@ class RunConfig(Closed):
     engine: EngineConfig = EngineConfig()
     learner: BackendConfig = BackendConfig()
     rollouts: Literal["local", "workers"] = "local"  # in the learner's process, or by rollout services
-    sft: SftConfig = SftConfig()
-    rl: RlConfig = RlConfig()
+    stages: dict[str, SerializeAsAny[StageConfig]] = Field({}, validate_default=True)  # by their names in the method's schedule
     eval: EvalConfig = EvalConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _stages_have_names(cls, data: Any) -> Any:
+        if isinstance(data, dict) and (old := sorted({"sft", "rl"} & set(data))):
+            raise ValueError(f"{old[0]!r} is no key of a config: a stage's settings stand under stages.{old[0]}")
+        return data
+
+    @field_validator("stages", mode="before")
+    @classmethod
+    def _stages_of_the_schedule(cls, given: Any, info: ValidationInfo) -> Any:
+        """Every stage of the method's schedule, with the settings of its kind."""
+        if not isinstance(given, dict) or "method" not in info.data:
+            return given
+        method = make_method(info.data["method"])
+        kinds = {stage.name: STAGE_KINDS[stage.kind] for stage in method.schedule()}
+        if unknown := sorted(set(given) - set(kinds)):
+            raise ValueError(f"{method.name} has no stage {unknown[0]!r}; it has {', '.join(kinds) or 'none'}")
+        stages = create_model("stages", __base__=Closed, **{name: (kind, kind()) for name, kind in kinds.items()})  # type: ignore[call-overload]
+        read = stages.model_validate({name: _plain(settings) for name, settings in given.items()})
+        return {name: getattr(read, name) for name in kinds}
 
     @model_validator(mode="after")
     def _mix_fits_the_method(self) -> RunConfig:
         roles = make_method(self.method).roles
-        if unknown := sorted(set(self.sft.mix) - set(roles)):
-            raise ValueError(f"sft.mix: {self.method.name} has no role {unknown[0]!r}; it has {', '.join(roles)}")
-        if self.sft.mix and abs(sum(self.sft.mix.values()) - 1) > 0.01:
-            raise ValueError(f"sft.mix: shares add up to {sum(self.sft.mix.values()):g}; make it 1")
+        for name, stage in self.stages.items():
+            if not isinstance(stage, SftConfig) or not stage.mix:
+                continue
+            if unknown := sorted(set(stage.mix) - set(roles)):
+                raise ValueError(f"stages.{name}.mix: {self.method.name} has no role {unknown[0]!r}; it has {', '.join(roles)}")
+            if abs(sum(stage.mix.values()) - 1) > 0.01:
+                raise ValueError(f"stages.{name}.mix: shares add up to {sum(stage.mix.values()):g}; make it 1")
         return self
+
+    @property
+    def schedule(self) -> Schedule:
+        return make_method(self.method).schedule()
+
+    def sft(self, stage: str) -> SftConfig:
+        settings = self.stages[stage]
+        assert isinstance(settings, SftConfig), f"stage {stage} is no SFT"
+        return settings
+
+    def rl(self, stage: str) -> RlConfig:
+        settings = self.stages[stage]
+        assert isinstance(settings, RlConfig), f"stage {stage} is no RL"
+        return settings
 
     @property
     def fingerprint(self) -> str:
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
+
+
+def _plain(settings: Any) -> Any:
+    return settings.model_dump() if isinstance(settings, BaseModel) else settings
 
 
 _UNIONS = {name for name, field in RunConfig.model_fields.items() if field.discriminator}
@@ -217,15 +281,18 @@ def describe(error: ValidationError) -> str:
 
 
 def read_json_config(text: str, origin: str = "config") -> RunConfig:
+    return make_config(read_json(text, origin), origin)
+
+
+def read_json(text: str, origin: str) -> Any:
     try:
-        data = json.loads(text, object_pairs_hook=_distinct)
+        return json.loads(text, object_pairs_hook=_distinct)
     except json.JSONDecodeError as error:
         raise InputError(f"{origin}: not JSON: {error}") from None
     except RecursionError:
         raise InputError(f"{origin}: nested too deeply") from None
     except InputError as error:
         raise InputError(f"{origin}: {error}") from None
-    return make_config(data, origin)
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Losses as pure functions of log-probs. Every loss of a micro-batch is Σ weight · ℓ; the weights hold the denominator.
+"""Losses as pure functions of log-probs. Every loss term of a micro-batch is Σ weight · ℓ; the weights hold the denominator.
 
-All tensors are flat over action tokens, float32. Each function returns per-item losses and what metrics need.
+All tensors are flat, float32. Each function returns per-item losses and what metrics need.
 """
 
 from __future__ import annotations
@@ -10,53 +10,61 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+LOG_RATIO_LIMIT = 20.0  # e^20: what lies beyond says that something is broken, and must not become infinite
+
 
 @dataclass(frozen=True, slots=True)
 class Surrogate:
-    """`loss`, `ratio` and `clipped` have one item per token (ppo) or per unit (gspo)."""
+    """One item per token or per unit. `slope`: the loss's derivative by the item's log-ratio."""
 
     loss: Tensor
     ratio: Tensor
-    clipped: Tensor  # bool: the clipped branch is the one that counts, so the item has no gradient
+    clipped: Tensor  # bool: a bound is what counts, so the item has no gradient
+    slope: Tensor
 
 
-def ppo(logprob: Tensor, old: Tensor, advantage: Tensor, clip: tuple[float, float]) -> Surrogate:
-    """Token-level clipped surrogate, −min(ρA, clip(ρ)A) (Schulman et al. 2017, eq. 7; asymmetric clip: DAPO)."""
-    return _clipped(torch.exp(logprob - old), advantage, clip)
+def log_ratio(logprob: Tensor, old: Tensor) -> Tensor:
+    """log π − log π_old, bounded."""
+    return (logprob - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
 
-def gspo(logprob: Tensor, old: Tensor, advantage: Tensor, unit: Tensor, units: int, clip: tuple[float, float]) -> Surrogate:
-    """Sequence-level clipped surrogate: one ratio per unit, the exponential of its mean log-ratio (DECOR eq. 4-5; GSPO).
-
-    `unit` (tokens,) int64 in [0, units) says to which unit a token belongs; `advantage` is (units,).
-    """
-    count = torch.zeros(units).index_add_(0, unit.cpu(), torch.ones(len(unit))).to(logprob.device)
-    total = torch.zeros(units, device=logprob.device).index_add(0, unit, logprob - old)
-    return _clipped(torch.exp(total / count.clamp(min=1)), advantage, clip)
+def unit_mean(items: Tensor, unit: Tensor, units: int) -> Tensor:
+    """Mean of each unit's items. `unit` (items,) int64 in [0, units). Of log-ratios: one log-ratio per unit (DECOR eq. 4-5; GSPO)."""
+    count = torch.zeros(units).index_add_(0, unit.cpu(), torch.ones(len(unit))).to(items.device)
+    total = torch.zeros(units, device=items.device).index_add(0, unit, items)
+    return total / count.clamp(min=1)
 
 
-def _clipped(ratio: Tensor, advantage: Tensor, clip: tuple[float, float]) -> Surrogate:
+def surrogate(log_ratios: Tensor, advantage: Tensor, clip: tuple[float, float], dual_clip: float | None = None) -> Surrogate:
+    """−min(ρA, clip(ρ)A) (Schulman et al. 2017, eq. 7; asymmetric clip: DAPO), for A < 0 at most −dual_clip · A (Ye et al. 2020)."""
+    ratio = torch.exp(log_ratios)
     plain = ratio * advantage
     bounded = ratio.clamp(1 - clip[0], 1 + clip[1]) * advantage
-    return Surrogate(-torch.minimum(plain, bounded), ratio.detach(), (bounded < plain).detach())
+    gained = torch.minimum(plain, bounded)
+    clipped = bounded < plain
+    if dual_clip is not None:
+        floor = dual_clip * advantage
+        low = (advantage < 0) & (gained < floor)
+        gained, clipped = torch.where(low, floor, gained), clipped | low
+    slope = torch.where(clipped, torch.zeros_like(plain), -plain)
+    return Surrogate(-gained, ratio.detach(), clipped.detach(), slope.detach())
 
 
-def truncated_importance(old: Tensor, sampler: Tensor, cap: float) -> Tensor:
-    """min(π_old / π_sampler, cap): corrects for an engine that samples from slightly other numbers than the trainer's."""
-    return torch.exp(old - sampler).clamp(max=cap)
+def truncated_importance(log_ratios: Tensor, cap: float) -> Tensor:
+    """min(π_old / π_sampler, cap), from log π_old − log π_sampler: corrects for an engine that samples from slightly other numbers."""
+    return torch.exp(log_ratios).clamp(max=cap)
 
 
 def kl_k3(logprob: Tensor, reference: Tensor) -> Tensor:
     """Unbiased, non-negative estimate of KL(π ‖ π_ref) per token: r − 1 − log r with r = π_ref / π (Schulman 2020)."""
-    log_ratio = reference - logprob
-    return torch.expm1(log_ratio) - log_ratio  # exp(x) − 1 − x would round below 0 for close policies
+    ratio = log_ratio(reference, logprob)
+    return torch.expm1(ratio) - ratio  # exp(x) − 1 − x would round below 0 for close policies
 
 
-def value(predicted: Tensor, old: Tensor, target: Tensor, clip: float) -> Surrogate:
+def value(predicted: Tensor, old: Tensor, target: Tensor, clip: float) -> Tensor:
     """½ max((V − R)², (clip(V, V_old ± c) − R)²), PPO's clipped value loss."""
     bounded = old + (predicted - old).clamp(-clip, clip)
-    plain, limited = (predicted - target) ** 2, (bounded - target) ** 2
-    return Surrogate(0.5 * torch.maximum(plain, limited), predicted.detach(), (limited > plain).detach())
+    return 0.5 * torch.maximum((predicted - target) ** 2, (bounded - target) ** 2)
 
 
 def explained_variance(predicted: Tensor, target: Tensor) -> float:

@@ -7,7 +7,7 @@ tuples here; arrays begin in `learner.batch`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Literal
@@ -185,35 +185,92 @@ class Trajectory:
         return [thread for thread in self.threads if thread.role == role and thread.probe == probe]
 
 
-Loss = Literal["nll", "ppo", "gspo", "value"]
-Estimator = Literal["group", "gae", "none"]
-Per = Literal["token", "unit", "group"]
+Level = Literal["unit", "chain", "baseline", "rollout", "group", "batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """One step of a reduction: what lies inside one `level` is averaged, or summed where a paper sums."""
+
+    how: Literal["mean", "sum"]
+    level: Level
+
+
+def mean(level: Level) -> Fold:
+    return Fold("mean", level)
+
+
+def total(level: Level) -> Fold:
+    return Fold("sum", level)
+
+
+# From inside out, over tokens, or over units where a ratio is one per unit. What is left at the end is added up.
+Reduction = tuple[Fold, ...]
+TOKEN_MEAN: Reduction = (mean("batch"),)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTerm:
+    """The clipped surrogate. `ratio`: one per token, or one per unit, the exponential of its mean log-ratio.
+
+    `clip` is (below, above): the ratio is kept in [1 - below, 1 + above]. `dual_clip`: where the advantage is negative, the loss
+    is at most `dual_clip` · |A| (Ye et al. 2020). `importance_cap` bounds the correction for an engine that samples from slightly
+    other numbers than the trainer's.
+    """
+
+    ratio: Literal["token", "unit"] = "token"
+    clip: tuple[float, float] = (0.2, 0.2)
+    dual_clip: float | None = None
+    over: Reduction = TOKEN_MEAN
+    importance_cap: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class KlTerm:
+    """coefficient · KL(π ‖ π_frozen) over action tokens: a term of the loss, or taken from each token's reward."""
+
+    coefficient: float
+    where: Literal["loss", "reward"] = "loss"
+    over: Reduction = TOKEN_MEAN
+
+
+@dataclass(frozen=True, slots=True)
+class ImitationTerm:
+    """coefficient · −log π over the trained tokens of `Example` rows; each row is a unit of its own."""
+
+    coefficient: float = 1.0
+    over: Reduction = TOKEN_MEAN
+
+
+@dataclass(frozen=True, slots=True)
+class ValueTerm:
+    """The critic of an objective: whose weights it has, its rate, and PPO's clip of a value's change."""
+
+    slot: Slot
+    lr: float
+    clip: float = 0.5
+    over: Reduction = TOKEN_MEAN
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """How one slot is trained on the units that name this objective.
+    """How one slot is trained on the units that name this objective: a sum of terms, each with its own denominator.
 
-    `clip` is (below, above): the ratio is kept in [1 - below, 1 + above]. `per` is the denominator of the loss weights:
-    all action tokens of a minibatch, its units, or its groups (rollouts of one question).
-    `kl_in` says whether the KL penalty (coefficient `kl`) is a loss term or is taken from the reward.
+    `estimator` turns the units' rewards into advantages (`credit.advantages`). Objectives of one slot in one stage have one `lr`.
     """
 
     name: str
     slot: Slot
-    loss: Loss
-    estimator: Estimator
-    per: Per
     lr: float
-    clip: tuple[float, float] = (0.2, 0.2)
+    estimator: Literal["group", "gae", "none"] = "none"
+    policy: PolicyTerm | None = None
+    kl: KlTerm | None = None
+    imitation: ImitationTerm | None = None
+    critic: ValueTerm | None = None
     gamma: float = 1.0
     lam: float = 1.0
-    kl: float = 0.0
-    kl_in: Literal["loss", "reward"] = "loss"
-    critic: Slot | None = None
-    critic_lr: float = 0.0
     epochs: int = 1
-    minibatches: int = 2
+    minibatches: int = 1
     eps: float = 1e-6
     whiten: bool = False  # advantages to mean 0, deviation 1 over the action tokens of a batch
 
@@ -233,25 +290,44 @@ class Unit:
     chain: str = ""
     order: int = 0
     tag: str = ""  # opaque to the learner: groups metrics, usually the role's name
-    group: str = ""  # the question's group: `per = "group"` counts its rollouts
+    group: str = ""  # the question's group
     rollout: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A supervised row: SFT, or an auxiliary term of a method. `trained[i]` says whether `ids[i]` carries loss."""
+    """A supervised row: SFT, or an imitation term of a method. `trained[i]` says whether `ids[i]` carries loss."""
 
     ids: tuple[int, ...]
     trained: tuple[bool, ...]
     weight: float = 1.0
     tag: str = ""
+    objective: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One entry of a method's schedule."""
+    """One entry of a method's schedule.
+
+    `start`: the stage whose model this one starts from; "" is the run's own start model. `slots`: which slot a role speaks with in
+    this stage, where that is not the role's own. `merges`: slots that become part of the base when the stage ends; others stay
+    beside it. `data`: what it draws from, "train" or the name of a `rollout` stage.
+    """
 
     name: str
     kind: Literal["sft", "rollout", "rl", "eval"]
     start: str = ""
-    objectives: Sequence[Objective] = ()
+    objectives: tuple[Objective, ...] = ()
+    merges: tuple[Slot, ...] = ()
+    slots: Mapping[str, Slot] = field(default_factory=dict)
+    data: str = "train"
+
+    @property
+    def trained(self) -> tuple[Slot, ...]:
+        """Policies' slots that this stage trains, sorted."""
+        return tuple(sorted({objective.slot for objective in self.objectives}))
+
+    @property
+    def critics(self) -> tuple[Slot, ...]:
+        return tuple(sorted({objective.critic.slot for objective in self.objectives if objective.critic}))

@@ -37,7 +37,7 @@ class Sides:
 def over_http(coordinator: Coordinator) -> Iterator[Sides]:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-        server = uvicorn.Server(uvicorn.Config(make_app(coordinator, '{"name": "x"}', "s3://b/run", "token"), log_level="error"))
+        server = uvicorn.Server(uvicorn.Config(make_app(coordinator, '{"name": "x"}', "second", "s3://b/run", "token"), log_level="error"))
         thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
         thread.start()
         control = HttpControl(url, "token", patience=2)
@@ -128,7 +128,8 @@ def test_workers_learn_what_the_run_is_and_cannot_play_the_learner() -> None:
         assert sides.worker.run_info().version is None
         sides.learner.publish(VERSION)
         info = sides.worker.run_info()
-        assert (info.run, info.attempt, info.config, info.store, info.version) == ("run", 1, '{"name": "x"}', "s3://b/run", VERSION)
+        assert (info.run, info.attempt, info.config, info.stage) == ("run", 1, '{"name": "x"}', "second")
+        assert (info.store, info.version) == ("s3://b/run", VERSION)
         with pytest.raises(RolecastError, match="401"):
             HttpControl(str(sides.url), "guessed").publish(VERSION)
         for path in ("version", "groups", "collected"):

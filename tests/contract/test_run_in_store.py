@@ -13,14 +13,13 @@ from rolecast.config import RunConfig
 from rolecast.coordinator.process import take_attempt
 from rolecast.errors import InputError
 from rolecast.learner.learner import Learner, make_learner
-from rolecast.learner.model import Policy
 from rolecast.learner.ranks import ALONE
 from rolecast.learner.settings import OptimizerConfig
 from rolecast.stages import checkpoints
 from rolecast.stages.run import Run, create, open_run
 from rolecast.store.artifact import writing
-from rolecast.types import Objective
-from tests.tiny import TOKENIZER, tiny_model
+from rolecast.types import ImitationTerm, Objective
+from tests.tiny import tiny_team
 from tests.weed import S3Server
 
 CONFIG = RunConfig(name="here")
@@ -112,8 +111,8 @@ def test_each_attempt_has_a_number_of_its_own(location: str) -> None:
 
 
 def learner() -> Learner:
-    objective = Objective("o", "shared", "nll", "none", "token", 1e-3, minibatches=1)
-    return make_learner(objective, Policy(tiny_model()), OptimizerConfig(), 10, 0)
+    objective = Objective("o", "shared", 1e-3, imitation=ImitationTerm())
+    return make_learner([objective], tiny_team(), OptimizerConfig(), 10, 0)
 
 
 def test_the_newest_sound_checkpoint_is_found_and_older_ones_are_pruned(
@@ -123,7 +122,7 @@ def test_the_newest_sound_checkpoint_is_found_and_older_ones_are_pruned(
     assert run.store is not None
     assert checkpoints.newest(run, "rl", ALONE) is None
     for step in (1, 2, 3):
-        checkpoints.save(run, "rl", step, learner(), TOKENIZER, {"step": step}, keep=2)
+        checkpoints.save(run, "rl", step, learner(), {"step": step}, keep=2)
     assert run.store.artifacts("rl/checkpoints") == ["rl/checkpoints/step-000002", "rl/checkpoints/step-000003"]
     there = on_another_machine(monkeypatch, tmp_path, location)
     found = checkpoints.newest(there, "rl", ALONE)
@@ -135,7 +134,7 @@ def test_a_damaged_checkpoint_is_passed_over(location: str, tmp_path: Path, monk
     run = create(location, CONFIG)
     assert run.store is not None
     for step in (1, 2):
-        checkpoints.save(run, "rl", step, learner(), TOKENIZER, {}, keep=2)
+        checkpoints.save(run, "rl", step, learner(), {}, keep=2)
     run.store.put("rl/checkpoints/step-000002/progress.json", b'{"not": "what was written"}')
     there = on_another_machine(monkeypatch, tmp_path, location)
     found = checkpoints.newest(there, "rl", ALONE)

@@ -7,15 +7,13 @@ import sys
 from pathlib import Path
 
 import torch
-
-from rolecast.learner.adapters import add_adapter
-from rolecast.learner.batch import sft_batch
-from rolecast.learner.learner import make_learner
-from rolecast.learner.model import Policy
+from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import join, leave
-from rolecast.learner.settings import BackendConfig, LoraConfig, OptimizerConfig
-from rolecast.types import Example, Objective
-from tests.tiny import RENDERER, tiny_model
+from rolecast.learner.settings import BackendConfig, OptimizerConfig
+from rolecast.learner.tally import Metrics
+from rolecast.types import Example, ImitationTerm, Objective
+from rolecast.weights.settings import LoraConfig
+from tests.tiny import RENDERER, tiny_model, tiny_team
 
 STEPS = 5
 
@@ -28,25 +26,28 @@ def rows(seed: int) -> list[Example]:
     return [Example(ids, (False, *(True,) * (len(ids) - 1)), tag="row") for ids in encoded]
 
 
+def update(learner: Learner, step: int) -> Metrics:
+    [objective] = learner.objectives
+    return learner.update([learner.cut(objective, [], [], [], {}, rows(step))])
+
+
 def main(out: Path, name: str, zero: int, optimizer: str, lora: bool) -> None:
     torch.set_num_threads(1)
     ranks = join()
-    objective = Objective("o", "shared", "nll", "none", "token", 0.05 if optimizer == "sgd" else 1e-3, minibatches=1)
-    model = tiny_model(scale=2.0).train()
-    if lora:
-        add_adapter(model, "shared", LoraConfig(rank=4, alpha=32), seed=0)
+    objective = Objective("o", "shared", 0.05 if optimizer == "sgd" else 1e-3, imitation=ImitationTerm())
+    team = tiny_team(scale=2.0, lora=LoraConfig(rank=4, alpha=32) if lora else None).train()
     learner = make_learner(
-        objective, Policy(model), OptimizerConfig(name=optimizer, schedule="linear", warmup=2), STEPS, 0,
+        [objective], team, OptimizerConfig(name=optimizer, schedule="linear", warmup=2), STEPS, 0,
         max_tokens=64, ranks=ranks, backend=BackendConfig(name=name, zero=zero),
     )  # fmt: skip
-    told = [learner.update(sft_batch("shared", rows(step))) for step in range(STEPS)]
-    weights = {name: tensor.clone() for name, tensor in learner.backend.weights().items()}
-    learner.backend.load_weights({name: 0.5 * tensor for name, tensor in weights.items()})  # as a rollback does
-    learner.update(sft_batch("shared", rows(0)))
-    after = learner.backend.weights()
+    told = [update(learner, step) for step in range(STEPS)]
+    weights = {name: tensor.clone() for name, tensor in learner.weights().items()}
+    learner.load_weights({name: 0.5 * tensor for name, tensor in weights.items()})  # as a rollback does
+    update(learner, 0)
+    after = learner.weights()
     if ranks.first:
         base = tiny_model(scale=2.0).state_dict()
-        kept = {name.replace(".base_layer", ""): tensor for name, tensor in model.state_dict().items()}
+        kept = {name.replace(".base_layer", ""): tensor for name, tensor in team.base.state_dict().items()}
         moved = [name for name, tensor in base.items() if zero < 3 and not torch.equal(tensor, kept[name])]
         torch.save({"moved": moved, "told": told, "weights": weights, "after": {name: t.clone() for name, t in after.items()}}, out)
     leave()

@@ -26,7 +26,7 @@ def tiny_config(folder: Path, **changes: str) -> str:
     text += (
         f"data: {{world: null, corpus: {folder}/corpus.jsonl, train: {folder}/q.jsonl, dev: {folder}/q.jsonl, test: {folder}/q.jsonl}}\n"
     )
-    text += "sft: {steps: 0}\n"
+    text += "stages: {sft: {steps: 0}}\n"
     for old, new in changes.items():
         text = text.replace(old, new)
     path = folder / "config.yaml"
@@ -43,8 +43,8 @@ def refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
 
 
 def test_unknown_key(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("sft: {stepz: 3}\n")
-    refused(rolecast("sft", "run", "--config", "c.yaml", cwd=tmp_path), "sft.stepz", "unknown key")
+    (tmp_path / "c.yaml").write_text("stages: {sft: {stepz: 3}}\n")
+    refused(rolecast("sft", "run", "--config", "c.yaml", cwd=tmp_path), "stages.sft.stepz", "unknown key")
     assert not (tmp_path / "run").exists()
 
 
@@ -83,6 +83,35 @@ def test_a_stage_before_its_time(tmp_path: Path) -> None:
     refused(rolecast("eval", "run", cwd=tmp_path), "no rl model")
 
 
+def test_a_stage_that_the_method_does_not_have(tmp_path: Path) -> None:
+    write(tmp_path / "corpus.jsonl", *({"id": f"p{i}", "title": "", "text": f"text {i}"} for i in range(9)))
+    write(tmp_path / "q.jsonl", ROW)
+    config = tiny_config(tmp_path)
+    refused(rolecast("train", "run", "bogus", "--config", config, cwd=tmp_path), "no stage 'bogus'", "it has sft, rl")
+    assert rolecast("run", "create", "there", "--config", config, cwd=tmp_path).returncode == 0
+    refused(rolecast("train", "there", "bogus", cwd=tmp_path), "no stage 'bogus'", "it has sft, rl")
+    assert not (tmp_path / "there" / "bogus").exists()
+
+
+def test_a_stage_that_is_trained_by_its_name(tmp_path: Path) -> None:
+    """`sft` and `rl` are short for it, and refuse where the method has no such stage."""
+    write(tmp_path / "corpus.jsonl", *({"id": f"p{i}", "title": "", "text": f"text {i}"} for i in range(9)))
+    write(tmp_path / "q.jsonl", ROW)
+    config = tiny_config(tmp_path, **{"{name: decor, prompts: compact, condenser: extractive, k: 5}": "{name: direct}"})
+    result = rolecast("train", "run", "sft", "--config", config, cwd=tmp_path)
+    assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "run/sft/model"), result.stderr
+    assert rolecast("sft", "run", cwd=tmp_path).stdout.splitlines()[-1] == "run/sft/model"
+    refused(rolecast("rl", "run", cwd=tmp_path), "no stage 'rl'", "it has sft")
+    refused(rolecast("eval", "run", "--stage", "rl", cwd=tmp_path), "rl")
+
+
+def test_a_run_of_another_format(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"name": "old", "sft": {"steps": 0}}')
+    refused(rolecast("train", "run", "sft", cwd=tmp_path), "run.json", "written by another version of rolecast")
+    refused(rolecast("report", "run", cwd=tmp_path), "run.json", "written by another version of rolecast")
+
+
 def test_k_larger_than_the_corpus(tmp_path: Path) -> None:
     write(tmp_path / "corpus.jsonl", {"id": "p1", "title": "", "text": "alpha beta"})
     write(tmp_path / "q.jsonl", ROW)
@@ -97,7 +126,7 @@ def test_model_directory_without_tokenizer(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("arguments", [["bogus"], ["demo", "--seed", "x"], ["data", "world"], ["agent", "serve"], ["pipeline", "run"]])
+@pytest.mark.parametrize("arguments", [["bogus"], ["demo", "--seed", "x"], ["data", "world"], ["agent", "serve"], ["pipeline", "run"], ["train", "run"]])
 def test_wrong_usage(tmp_path: Path, arguments: list[str]) -> None:
     refused(rolecast(*arguments, cwd=tmp_path))
 

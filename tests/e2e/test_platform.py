@@ -21,7 +21,7 @@ from rolecast.retriever.index import LocalRetriever
 from rolecast.rollout.render import Renderer
 from rolecast.stages.index import index
 from rolecast.stages.run import Run, create
-from rolecast.stages.sft import sft
+from rolecast.stages.train import train
 from rolecast.stages.world import world
 from rolecast.types import Trajectory
 from rolecast.wire.coordinator import unpack
@@ -48,19 +48,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of the demo's size that knows its format: RL needs rollouts of which some are right in form."""
     config = {
         **COMMON, "threads": 1, "model": {"max_context": 256, "scratch": SCRATCH},
-        "sft": {"steps": 200, "batch": 12, "lr": 5e-3, "optimizer": {"name": "muon", "rest": 1.0}, "errors": ERRORS},
+        "stages": {"sft": {"steps": 200, "batch": 12, "lr": 5e-3, "optimizer": {"name": "muon", "rest": 1.0}, "errors": ERRORS}},
     }  # fmt: skip
-    return sft(create(tmp_path_factory.mktemp("start") / "run", make_config(config, "start")))
+    return train(create(tmp_path_factory.mktemp("start") / "run", make_config(config, "start")), "sft")
 
 
 def config_of(model: Path) -> RunConfig:
     config = {
         **COMMON, "threads": 1, "rollouts": "workers", "learner": {"name": "deepspeed", "zero": 2},
         "model": {"max_context": 256, "path": str(model)},
-        "sft": {"steps": 20, "batch": 8, "lr": 1e-4, "checkpoint_every": 8, "errors": ERRORS},
-        "rl": {
-            "steps": STEPS, "questions": 4, "group": 4, "dev": 8, "eval_every": 3, "checkpoint_every": 1, "refill": 3, "lease_seconds": 6,
-            "lease_tries": 5, "record": True,
+        "stages": {
+            "sft": {"steps": 20, "batch": 8, "lr": 1e-4, "checkpoint_every": 8, "errors": ERRORS},
+            "rl": {
+                "steps": STEPS, "questions": 4, "group": 4, "dev": 8, "eval_every": 3, "checkpoint_every": 1, "refill": 3,
+                "lease_seconds": 6, "lease_tries": 5, "record": True,
+            },
         },
     }  # fmt: skip
     return make_config(config, "slice")
@@ -213,7 +215,8 @@ def test_shards_of_two_ranks_are_refused_by_one(cluster: Cluster, model: Path) -
 
 def test_a_learner_that_is_told_to_end_saves_and_goes_on(cluster: Cluster, model: Path) -> None:
     config = config_of(model)
-    run = create(cluster.run, config.model_copy(update={"sft": config.sft.model_copy(update={"steps": 60, "checkpoint_every": 1000})}))
+    longer = config.sft("sft").model_copy(update={"steps": 60, "checkpoint_every": 1000})
+    run = create(cluster.run, config.model_copy(update={"stages": {**config.stages, "sft": longer}}))
     learner = cluster.learner("sft")
     # A row is there after the first step; the progress bar says nothing for ten seconds, in which a fast machine is done.
     cluster.until(lambda: any(file.stat().st_size for file in cluster.folder.glob("work-*/*/sft/metrics.jsonl")), learner, 120)

@@ -21,20 +21,22 @@ threads: 1
 method: {name: decor, prompts: compact, max_tokens: 24, memory_tokens: 128, condenser: extractive, lr: 1.0e-3, clip_low: 0.1, clip_high: 0.1}
 model: {max_context: 256, scratch: {hidden: 48, layers: 2, heads: 2, head_dim: 32, feed_forward: 96}}
 data: {world: {entities: {train: 150, dev: 60, test: 90}, questions: {train: 60, dev: 8, test: 16}}}
-sft: {steps: 320, batch: 12, lr: 1.0e-2, optimizer: {name: muon, rest: 1.0}, drills: 32, errors: {stop_early: 0.3, wrong_relation: 0.3}, checkpoint_every: 16, keep: 2}
-rl: {steps: 12, questions: 4, group: 4, dev: 8, eval_every: 3, checkpoint_every: 2, keep: 2, refill: 3}
+stages:
+  sft: {steps: 320, batch: 12, lr: 1.0e-2, optimizer: {name: muon, rest: 1.0}, drills: 32, errors: {stop_early: 0.3, wrong_relation: 0.3}, checkpoint_every: 16, keep: 2}
+  rl: {steps: 12, questions: 4, group: 4, dev: 8, eval_every: 3, checkpoint_every: 2, keep: 2, refill: 3}
 eval: {n: 16, bootstrap: 100}
 """
 RUNNER = """
 import sys
 from pathlib import Path
 from rolecast.config import load_config
+from rolecast.schedule import digest
 from rolecast.stages import tasks
 config = load_config(Path(sys.argv[1]), sys.argv[3:])
-run = tasks.prepare(sys.argv[2], config.model_dump_json())
-for stage in ("sft", "rl"):
-    tasks.train(run, stage)
-    tasks.evaluate(run, stage)
+run = tasks.prepare(sys.argv[2], config.model_dump_json(), digest(config.schedule))
+for stage in config.schedule:
+    tasks.train(run, stage.name, stage.kind)
+    tasks.evaluate(run, stage.name)
 tasks.report(run)
 """
 
@@ -137,7 +139,10 @@ def test_a_second_process_is_refused_while_one_works(tmp_path: Path) -> None:
     first.wait()
 
 
-LORA = ("model.lora={rank: 4, alpha: 16}", "sft.optimizer={name: adamw}", "sft.steps=80", "sft.drills=0", "rl.steps=8")
+LORA = (
+    "model.lora={rank: 4, alpha: 16}", "stages.sft.optimizer={name: adamw}", "stages.sft.steps=80", "stages.sft.drills=0",
+    "stages.rl.steps=8",
+)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -150,6 +155,8 @@ def test_adapters_go_on_too_and_a_stage_ends_with_a_whole_model(moment: str, tmp
     kill_when(tmp_path, run, lambda: MOMENTS[moment](run), *lora)
     finish(tmp_path, run, *lora)
     assert outcome(run) == outcome(tmp_path / "one")
-    kept = [path for stage in ("sft", "rl") for path in (run / stage / "checkpoints").glob("step-*/model/*.safetensors")]
+    kept = [path for stage in ("sft", "rl") for path in (run / stage / "checkpoints").glob("step-*/slots/shared/*.safetensors")]
     assert {path.name for path in kept} == {"adapter_model.safetensors"}
-    assert (run / "rl" / "model" / "adapter" / "adapter_config.json").exists()
+    for stage in ("sft", "rl"):
+        assert (run / stage / "model" / "merged" / "shared" / "adapter_config.json").exists()
+        assert not (run / stage / "model" / "slots").exists()  # nothing is left apart from the base

@@ -13,12 +13,12 @@ from tests.images.test_locks import normal
 
 MODULES = {
     "control": "rolecast.stages.tasks rolecast.stages.report rolecast.launching.launcher rolecast.launching.render "
-    "rolecast.launching.submit rolecast_pipelines.sft_rl_eval kfp.dsl.executor_main",
+    "rolecast.launching.submit rolecast_pipelines.schedule kfp.dsl.executor_main",
     "retriever": "rolecast.retriever.app rolecast.retriever.bm25 rolecast.retriever.dense rolecast.stages.index rolecast.stages.world "
     "rolecast.stages.tasks kfp.dsl.executor_main",
     "judge": "rolecast.judge.app rolecast.judge.openai",
     "rollout": "rolecast.rollout.app rolecast.stages.evaluate peft rolecast.stages.tasks kfp.dsl.executor_main",
-    "learner": "rolecast.learner.main rolecast.learner.backends rolecast.stages.sft rolecast.stages.rl rolecast.coordinator.main peft deepspeed",
+    "learner": "rolecast.learner.main rolecast.learner.backends rolecast.stages.train rolecast.stages.sft rolecast.stages.rl rolecast.coordinator.main peft deepspeed",
     "agent": "rolecast.agent.app rolecast.agent.model rolecast.stages.serve rolecast.retriever.client kserve",
 }
 ALWAYS = "rolecast.config rolecast.cli.main rolecast.service.server rolecast.store.s3"

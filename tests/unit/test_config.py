@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rolecast.config import RunConfig, load_config, read_json_config
+from rolecast.config import RunConfig, SftConfig, load_config, read_json_config
 from rolecast.errors import InputError
 from rolecast.methods.decor import DecorConfig
 from rolecast.methods.search_r1 import SearchR1Config
@@ -46,19 +46,47 @@ def test_an_empty_file_is_the_default(write: Write) -> None:
 
 
 def test_values_and_overrides(write: Write) -> None:
-    path = write("seed: 3\nmethod: {name: decor, alpha: 0.3}\nrl: {steps: 5}\n")
-    config = load_config(path, ["seed=4", "rl.group=2", "method.prompts=compact", "sft.mix={planner: 0.5, filter: 0.5}", "model.path=null"])
-    assert (config.seed, config.rl.steps, config.rl.group) == (4, 5, 2)
+    path = write("seed: 3\nmethod: {name: decor, alpha: 0.3}\nstages: {rl: {steps: 5}}\n")
+    config = load_config(
+        path, ["seed=4", "stages.rl.group=2", "method.prompts=compact", "stages.sft.mix={planner: 0.5, filter: 0.5}", "model.path=null"]
+    )
+    assert (config.seed, config.rl("rl").steps, config.rl("rl").group) == (4, 5, 2)
     assert isinstance(config.method, DecorConfig)
     assert (config.method.alpha, config.method.prompts) == (0.3, "compact")
-    assert config.sft.mix == {"planner": 0.5, "filter": 0.5}
+    assert config.sft("sft").mix == {"planner": 0.5, "filter": 0.5}
 
 
 def test_an_override_makes_sections_that_the_file_lacks_or_leaves_empty(write: Write) -> None:
-    config = load_config(write("rl:\n"), ["rl.optimizer.schedule=cosine", "data.world.kind=facts"])
-    assert config.rl.optimizer.schedule == "cosine"
+    config = load_config(write("stages:\n"), ["stages.rl.optimizer.schedule=cosine", "data.world.kind=facts"])
+    assert config.rl("rl").optimizer.schedule == "cosine"
     assert config.data.world is not None
     assert config.data.world.kind == "facts"
+
+
+@pytest.mark.parametrize("key", ["sft", "rl"])
+def test_a_stage_outside_of_the_stages_is_told_where_it_belongs(write: Write, key: str) -> None:
+    said = f"{key!r} is no key of a config: a stage's settings stand under stages.{key}"
+    assert said in message(write(f"{key}: {{steps: 5}}"))
+    assert said in message(write(""), [f"{key}.steps=5"])
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("stages: {rll: {steps: 5}}", "stages: Value error, decor has no stage 'rll'; it has sft, rl"),
+        ("method: {name: direct}\nstages: {rl: {steps: 5}}", "stages: Value error, direct has no stage 'rl'; it has sft"),
+        ("stages: {sft: {group: 5}}", "stages.sft.group: unknown key"),  # a key of another kind of stage
+    ],
+)
+def test_stages_are_those_of_the_methods_schedule(write: Write, content: str, reason: str) -> None:
+    assert f"run.yaml: {reason}" in message(write(content))
+
+
+def test_every_stage_of_the_schedule_has_settings_in_its_order(write: Write) -> None:
+    config = load_config(write("stages: {rl: {steps: 5}}"))
+    assert list(config.stages) == [stage.name for stage in config.schedule] == ["sft", "rl"]
+    assert (config.sft("sft"), config.rl("rl").steps) == (SftConfig(), 5)
+    assert list(load_config(write("method: {name: naive_rag}")).stages) == ["sft"]
 
 
 def test_the_last_override_counts(write: Write) -> None:
@@ -73,11 +101,11 @@ def test_a_method_is_chosen_by_its_name(write: Write) -> None:
     ("content", "key"),
     [
         ("sed: 3", "sed"),
-        ("rl: {stepz: 5}", "rl.stepz"),
-        ("rl: {guard: {patiens: 5}}", "rl.guard.patiens"),
-        ("sft: {errors: {stop_late: 0.5}}", "sft.errors.stop_late"),
+        ("stages: {rl: {stepz: 5}}", "stages.rl.stepz"),
+        ("stages: {rl: {guard: {patiens: 5}}}", "stages.rl.guard.patiens"),
+        ("stages: {sft: {errors: {stop_late: 0.5}}}", "stages.sft.errors.stop_late"),
         ("data: {world: {size: 3}}", "data.world.size"),
-        ("rl: {optimizer: {lr: 3}}", "rl.optimizer.lr"),
+        ("stages: {rl: {optimizer: {lr: 3}}}", "stages.rl.optimizer.lr"),
     ],
 )
 def test_an_unknown_key_is_named_in_full(write: Write, content: str, key: str) -> None:
@@ -90,18 +118,19 @@ def test_an_unknown_key_is_named_in_full(write: Write, content: str, key: str) -
         ("seed: many", "seed"),
         ("seed: 1.5", "seed"),
         ("seed: null", "seed"),
-        ("rl: {steps: -1}", "rl.steps"),
-        ("rl: {steps: [1]}", "rl.steps"),
-        ("rl: 5", "rl"),
-        ("rl: {temperature: 0}", "rl.temperature"),
-        ("rl: {top_p: 1.1}", "rl.top_p"),
-        ("rl: {temperature: .nan}", "rl.temperature"),
+        ("stages: {rl: {steps: -1}}", "stages.rl.steps"),
+        ("stages: {rl: {steps: [1]}}", "stages.rl.steps"),
+        ("stages: {rl: 5}", "stages.rl"),
+        ("stages: 5", "stages"),
+        ("stages: {rl: {temperature: 0}}", "stages.rl.temperature"),
+        ("stages: {rl: {top_p: 1.1}}", "stages.rl.top_p"),
+        ("stages: {rl: {temperature: .nan}}", "stages.rl.temperature"),
         ("lockstep: perhaps", "lockstep"),
         ("retriever: {kind: bm26}", "retriever.kind"),
         ("model: {dtype: float8}", "model.dtype"),
         ("model: {max_context: 8}", "model.max_context"),
-        ("sft: {lr: 0}", "sft.lr"),
-        ("sft: {mix: {planner: much}}", "sft.mix.planner"),
+        ("stages: {sft: {lr: 0}}", "stages.sft.lr"),
+        ("stages: {sft: {mix: {planner: much}}}", "stages.sft.mix.planner"),
         ("eval: {bootstrap: 1}", "eval.bootstrap"),
         ("data: {world: {kind: flat}}", "data.world.kind"),
         ("data: {world: {entities: {train: few}}}", "data.world.entities.train"),
@@ -120,11 +149,11 @@ def test_an_option_of_a_method_is_named_as_it_is_written(write: Write, content: 
 
 
 def test_a_part_of_an_optimizer_is_named_as_it_is_written(write: Write) -> None:
-    assert "run.yaml: rl.optimizer.warmup: " in message(write("rl: {optimizer: {warmup: -1}}"))
+    assert "run.yaml: stages.rl.optimizer.warmup: " in message(write("stages: {rl: {optimizer: {warmup: -1}}}"))
 
 
 def test_more_faults_are_counted(write: Write) -> None:
-    assert message(write("rl: {a: 1, b: 2, c: 3}")).endswith("(and 2 more)")
+    assert message(write("stages: {rl: {a: 1, b: 2, c: 3}}")).endswith("(and 2 more)")
 
 
 @pytest.mark.parametrize(
@@ -170,8 +199,8 @@ def test_a_folder_or_bytes_cannot_be_read(tmp_path: Path) -> None:
         ("seed=[1", "not YAML"),
         ("seed=many", "seed: "),
         ("sed=3", "sed: unknown key"),
-        ("rl.stepz=3", "rl.stepz: unknown key"),
-        ("rl..steps=3", "unknown key"),
+        ("stages.rl.stepz=3", "stages.rl.stepz: unknown key"),
+        ("stages.rl..steps=3", "unknown key"),
     ],
 )
 def test_a_bad_override_says_so(write: Write, override: str, reason: str) -> None:
@@ -212,7 +241,7 @@ def test_a_key_that_is_given_twice_is_refused(write: Write) -> None:
     ("content", "key", "line"),
     [
         ("seed: 1\nname: a\nseed: 2", "seed", 3),
-        ("rl:\n  steps: 1\n  group: 2\n  steps: 1\n", "steps", 4),
+        ("stages:\n  rl:\n    steps: 1\n    group: 2\n    steps: 1\n", "steps", 5),
         ("data: {world: {questions: {dev: 1,\n dev: 1}}}", "dev", 2),
         ("'seed': 1\nseed: 2", "seed", 2),
     ],
@@ -222,12 +251,12 @@ def test_the_second_of_two_keys_is_named_with_its_line(write: Write, content: st
 
 
 def test_keys_of_two_sections_may_be_equal_and_a_merged_key_may_be_set(write: Write) -> None:
-    config = load_config(write("sft: &a {steps: 3, keep: 4}\nrl: {<<: *a, steps: 5}"))
-    assert (config.sft.steps, config.rl.steps, config.rl.keep) == (3, 5, 4)
+    config = load_config(write("stages:\n  sft: &a {steps: 3, keep: 4}\n  rl: {<<: *a, steps: 5}"))
+    assert (config.sft("sft").steps, config.rl("rl").steps, config.rl("rl").keep) == (3, 5, 4)
 
 
 def test_a_key_that_is_given_twice_is_refused_in_overrides_and_json(write: Write) -> None:
-    assert "override 'rl={steps: 1, steps: 2}': key 'steps' is given twice" in message(write(""), ["rl={steps: 1, steps: 2}"])
+    assert "override 'stages.rl={steps: 1, steps: 2}': key 'steps' is given twice" in message(write(""), ["stages.rl={steps: 1, steps: 2}"])
     with pytest.raises(InputError, match=r"^run\.json: key 'seed' is given twice"):
         read_json_config('{"seed": 1, "seed": 2}', "run.json")
 
@@ -243,10 +272,10 @@ def test_counts_are_not_negative(write: Write, content: str) -> None:
         ("{plannr: 1.0}", "decor has no role 'plannr'; it has planner, filter, answerer"),
         ("{planner: 0.5}", "shares add up to 0.5; make it 1"),
         ("{planner: -1, filter: 1}", "greater than or equal to 0"),
-        ("{planner: .nan}", "sft.mix"),
+        ("{planner: .nan}", "stages.sft.mix"),
     ],
 )
 def test_the_mix_is_of_the_methods_roles(mix: str, reason: str, tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text(f"method: {{name: decor, condenser: extractive}}\nsft: {{mix: {mix}}}\n")
+    (tmp_path / "c.yaml").write_text(f"method: {{name: decor, condenser: extractive}}\nstages: {{sft: {{mix: {mix}}}}}\n")
     with pytest.raises(InputError, match=reason):
         load_config(tmp_path / "c.yaml")

@@ -21,5 +21,6 @@ def test_it_loads(path: Path) -> None:
 def test_the_clusters_demo_differs_from_the_laptops_only_in_where_it_runs() -> None:
     [cluster] = [load_config(path) for path in CONFIGS if path.stem == "demo_cluster"]
     [laptop] = [load_config(path) for path in PRESETS if path.stem == "demo"]
-    same = {"rollouts": "local", "threads": None, "lockstep": True, "rl": cluster.rl.model_copy(update={"lease_seconds": 60.0})}
+    stages = {**cluster.stages, "rl": cluster.rl("rl").model_copy(update={"lease_seconds": 60.0})}
+    same = {"rollouts": "local", "threads": None, "lockstep": True, "stages": stages}
     assert cluster.model_copy(update=same) == laptop

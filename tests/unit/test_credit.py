@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rolecast.credit import Floats, advantages, gae, group_advantages, whiten
 from rolecast.types import Objective, Unit
 
-GROUP = Objective("decor", "shared", "gspo", "group", "group", 1e-6)
-GAE = Objective("ppo", "shared", "ppo", "gae", "token", 1e-6)
+GROUP = Objective("decor", "shared", 1e-6, "group")
+GAE = Objective("ppo", "shared", 1e-6, "gae")
 REWARDS = st.floats(-5, 5, allow_nan=False).map(lambda x: round(x, 3))
 
 

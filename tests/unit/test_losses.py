@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rolecast.losses import Surrogate, explained_variance, gspo, kl_k3, ppo, truncated_importance, value
+from rolecast.losses import Surrogate, explained_variance, kl_k3, log_ratio, surrogate, truncated_importance, unit_mean, value
 
 PAPER_CLIP = (3e-4, 4e-4)  # DECOR's: 1 - 3e-4 … 1 + 4e-4
 LOGPROBS = st.lists(st.floats(-8, 0).map(lambda x: round(x, 2)), min_size=1, max_size=6)
@@ -22,6 +22,16 @@ def tensor(*numbers: float) -> Tensor:
 
 def leaf(*numbers: float) -> Tensor:
     return tensor(*numbers).requires_grad_()
+
+
+def ppo(logprob: Tensor, old: Tensor, advantage: Tensor, clip: tuple[float, float], dual_clip: float | None = None) -> Surrogate:
+    """One ratio per token."""
+    return surrogate(log_ratio(logprob, old), advantage, clip, dual_clip)
+
+
+def gspo(logprob: Tensor, old: Tensor, advantage: Tensor, unit: Tensor, units: int, clip: tuple[float, float]) -> Surrogate:
+    """One ratio per unit."""
+    return surrogate(unit_mean(log_ratio(logprob, old), unit, units), advantage, clip)
 
 
 def gradient(loss: Tensor, of: Tensor) -> list[float]:
@@ -56,6 +66,36 @@ def test_ppo(ratio: float, advantage: float, loss: float, slope: float, clipped:
 )
 def test_ppo_clips_apart_below_and_above(ratio: float, advantage: float, clipped: bool) -> None:
     assert ppo(tensor(math.log(ratio)), tensor(0), tensor(advantage), (0.2, 0.28)).clipped.tolist() == [clipped]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope"),
+    [
+        (2.9, -1.0, 2.9, 2.9),  # bad and likelier, below the bound: pulled back
+        (3.5, -1.0, 3.0, 0.0),  # beyond it: no more than 3 |A|, and no gradient
+        (3.5, 1.0, -1.2, 0.0),  # a good one is clipped as ever
+        (0.5, -2.0, 1.6, 0.0),
+    ],
+)
+def test_a_dual_clip_bounds_the_loss_of_what_is_bad(ratio: float, advantage: float, loss: float, slope: float) -> None:
+    logprob = leaf(math.log(ratio))
+    found = ppo(logprob, tensor(0), tensor(advantage), (0.2, 0.2), dual_clip=3.0)
+    assert found.loss.item() == pytest.approx(loss, rel=1e-5)
+    assert gradient(found.loss, logprob) == pytest.approx([slope], rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0, 0.0])
+def test_the_slope_is_the_derivative_by_the_log_ratio(advantage: float) -> None:
+    change = torch.linspace(-0.5, 1.5, 41).requires_grad_()
+    found = surrogate(change, torch.full((41,), advantage), (0.2, 0.28), 3.0)
+    assert gradient(found.loss, change) == pytest.approx(found.slope.tolist(), abs=1e-6)
+
+
+def test_log_ratios_that_are_out_of_all_proportion_stay_finite() -> None:
+    far = log_ratio(tensor(0, -1e4), tensor(-1e4, 0))
+    assert far.tolist() == [20.0, -20.0]
+    assert torch.isfinite(surrogate(far, tensor(-1, -1), (0.2, 0.2)).loss).all()
+    assert torch.isfinite(kl_k3(tensor(-1e4), tensor(0))).all()
 
 
 def of_two_units(logprob: Tensor, old: Tensor, *advantage: float, clip: tuple[float, float] = (0.2, 0.2)) -> Surrogate:
@@ -114,7 +154,7 @@ def test_gspo_repeated_tokens_do_not_move_the_ratio() -> None:
 
 @pytest.mark.parametrize(("ratio", "weight"), [(0.5, 0.5), (1.0, 1.0), (1.9, 1.9), (2.0, 2.0), (3.0, 2.0), (1e9, 2.0)])
 def test_importance_is_truncated_above_only(ratio: float, weight: float) -> None:
-    assert truncated_importance(tensor(math.log(ratio)), tensor(0), 2.0).item() == pytest.approx(weight, rel=1e-5)
+    assert truncated_importance(tensor(math.log(ratio)), 2.0).item() == pytest.approx(weight, rel=1e-5)
 
 
 @pytest.mark.parametrize(("p", "reference", "kl"), [(0.5, 0.25, 0.1931472), (0.25, 0.5, 0.3068528), (0.3, 0.3, 0.0), (1.0, 1.0, 0.0)])
@@ -141,19 +181,18 @@ def test_kl_of_close_policies_is_not_negative_in_float32() -> None:
 
 
 @pytest.mark.parametrize(
-    ("predicted", "loss", "slope", "clipped"),
+    ("predicted", "loss", "slope"),
     [
-        (0.3, 1.445, -1.7, False),  # ½ (0.3 − 2)²
-        (1.0, 1.125, 0.0, True),  # ½ (0.5 − 2)²: moved further than .5 towards the target
-        (-1.0, 4.5, -3.0, False),  # ½ (−1 − 2)²: moved away, which is never forgiven
+        (0.3, 1.445, -1.7),  # ½ (0.3 − 2)²
+        (1.0, 1.125, 0.0),  # ½ (0.5 − 2)²: moved further than .5 towards the target
+        (-1.0, 4.5, -3.0),  # ½ (−1 − 2)²: moved away, which is never forgiven
     ],
 )
-def test_value(predicted: float, loss: float, slope: float, clipped: bool) -> None:
+def test_value(predicted: float, loss: float, slope: float) -> None:
     guess = leaf(predicted)
     found = value(guess, tensor(0), tensor(2), 0.5)
-    assert found.loss.item() == pytest.approx(loss)
-    assert gradient(found.loss, guess) == pytest.approx([slope], abs=1e-6)
-    assert found.clipped.tolist() == [clipped]
+    assert found.item() == pytest.approx(loss)
+    assert gradient(found, guess) == pytest.approx([slope], abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -36,7 +36,7 @@ class AgentSettings(ServiceSettings):
     """
 
     run: str = ""
-    stage: Literal["sft", "rl"] | None = None
+    stage: str | None = None
     model_name: str = ""
     retriever_url: str = ""
     retriever_patience: float = Field(20.0, ge=0)  # seconds that a search waits for a retriever that is restarting

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from rolecast.cli.runs import Overrides
+
+if TYPE_CHECKING:
+    from rolecast.config import RunConfig
 
 
 def demo(
@@ -26,7 +29,7 @@ def demo(
     from rolecast.evaluation.table import print_summary
     from rolecast.launching.local_pipeline import run_local
     from rolecast.stages.run import erase
-    from rolecast.stages.team import check_model
+    from rolecast.weights.models import check_model
 
     preset = "small_model" if model else "demo" if method == "decor" else f"{method}_{algorithm}"
     extra = [f"seed={seed}", *(overrides or [])]
@@ -42,6 +45,21 @@ def demo(
         if not (path / "run.json").exists():
             raise InputError(f"{path} is not a run; --fresh deletes runs only")
         erase(path)
-    print(f"preset {preset}: SFT {config.sft.steps} steps of {config.sft.batch} rows, RL {config.rl.steps} steps of {config.rl.questions} questions × {config.rl.group} rollouts, evaluation on {config.eval.n} questions → {path}", flush=True)  # fmt: skip
+    print(f"preset {preset}: {plan(config)}, evaluation on {config.eval.n} questions → {path}", flush=True)
     run_local(path, config)
     print_summary(path / "summary.json")
+
+
+def plan(config: RunConfig) -> str:
+    """What will be trained, stage by stage."""
+    from rolecast.config import SftConfig
+
+    said = []
+    for name, stage in config.stages.items():
+        size = (
+            f"{stage.batch} rows"
+            if isinstance(stage, SftConfig)
+            else f"{config.rl(name).questions} questions × {config.rl(name).group} rollouts"
+        )
+        said.append(f"{name} {stage.steps} steps of {size}")
+    return ", ".join(said)

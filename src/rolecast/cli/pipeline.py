@@ -20,7 +20,7 @@ def run(
     local: Annotated[bool, typer.Option("--local", help="On this machine, one process per step.")] = False,
     overrides: Overrides = None,
 ) -> None:
-    """SFT, RL, evaluation and report of one run. Interrupted runs go on from their last committed checkpoint."""
+    """Every stage, evaluation and report of one run. Interrupted runs go on from their last committed checkpoint."""
     from rolecast.config import load_config
     from rolecast.evaluation.table import print_summary
     from rolecast.launching.local_pipeline import run_local
@@ -32,11 +32,18 @@ def run(
 
 
 @app.command()
-def compile(out: Annotated[Path, typer.Option(help="YAML file to write.")]) -> None:
+def compile(
+    out: Annotated[Path, typer.Option(help="YAML file to write.")],
+    config: Annotated[
+        Path | None, typer.Option(help="A run's config, YAML: its method's stages become steps; SFT → RL without it.")
+    ] = None,
+    overrides: Overrides = None,
+) -> None:
     """Compile the pipeline for a Kubeflow Pipelines server."""
+    from rolecast.config import RunConfig, load_config
     from rolecast.launching.local_pipeline import compile_pipeline
 
-    compile_pipeline(out)
+    compile_pipeline(out, (load_config(config, overrides or ()) if config else RunConfig()).schedule)
     print(out)
 
 
@@ -67,11 +74,11 @@ def submit(
 
     settings = read_values(job, ())
     if given := sorted({"run", "stage"} & set(settings)):
-        raise InputError(f"{job}: leave out {given[0]}; --run says where the run lives, and the pipeline runs both stages")
-    if launcher != "local":  # a fault is told now, not after the index was built
-        for stage in ("sft", "rl"):
-            read_spec({**settings, "run": uri, "stage": stage}, str(job or "--job"))
+        raise InputError(f"{job}: leave out {given[0]}; --run says where the run lives, and the pipeline runs every stage")
     loaded = load_config(config, overrides or ())
+    if launcher != "local":  # a fault is told now, not after the index was built
+        for stage in loaded.schedule:
+            read_spec({**settings, "run": uri, "stage": stage.name, "kind": stage.kind}, str(job or "--job"))
     names = {
         "image": image,
         "retriever_image": retriever_image,
@@ -81,5 +88,7 @@ def submit(
     }
     arguments = {"run": uri, "config": loaded.model_dump_json(), "launcher": launcher, "job": json.dumps(settings)}
     arguments |= {name: value for name, value in names.items() if value is not None}
-    started = start(host, arguments, name=loaded.name, experiment=experiment, namespace=namespace, service_account=service_account)
+    started = start(
+        host, arguments, loaded.schedule, name=loaded.name, experiment=experiment, namespace=namespace, service_account=service_account
+    )
     print(started.url)

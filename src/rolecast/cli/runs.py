@@ -1,10 +1,10 @@
-"""`rolecast run create`, `sft`, `rl`, `eval`, `report` and `methods`: one stage of a run at a time."""
+"""`rolecast run create`, `train`, `sft`, `rl`, `eval`, `report` and `methods`: one stage of a run at a time."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -45,32 +45,43 @@ def create_run(
     print(made.location or made.path)
 
 
-def sft(run: RunPath, config: ConfigPath = None, overrides: Overrides = None) -> None:
-    """Supervised fine-tuning on a scripted teacher."""
-    from rolecast.stages.sft import sft as stage
+def train(
+    run: RunPath,
+    stage: Annotated[str, typer.Argument(metavar="STAGE", help="Of the method's schedule, for instance sft or rl.")],
+    config: ConfigPath = None,
+    overrides: Overrides = None,
+) -> None:
+    """Train one stage of a run, or go on from its newest checkpoint."""
+    from rolecast.stages.train import train as train_stage
 
-    print(stage(opened(run, config, overrides)))
+    print(train_stage(opened(run, config, overrides), stage))
+
+
+def sft(run: RunPath, config: ConfigPath = None, overrides: Overrides = None) -> None:
+    """Short for `rolecast train RUN sft`: supervised fine-tuning on a scripted teacher."""
+    train(run, "sft", config, overrides)
 
 
 def rl(run: RunPath, config: ConfigPath = None, overrides: Overrides = None) -> None:
-    """Reinforcement learning from the SFT model."""
-    from rolecast.stages.rl import rl as stage
-
-    print(stage(opened(run, config, overrides)))
+    """Short for `rolecast train RUN rl`: reinforcement learning from the SFT model."""
+    train(run, "rl", config, overrides)
 
 
 def evaluate(
     run: RunPath,
-    stage: Annotated[Literal["sft", "rl"], typer.Option(help="Whose model.")] = "rl",
+    stage: Annotated[str | None, typer.Option(help="Whose model; by default that of the last stage.")] = None,
     config: ConfigPath = None,
     overrides: Overrides = None,
 ) -> None:
     """Greedy evaluation on the held-out test questions."""
     from rolecast.evaluation.table import results_table
+    from rolecast.schedule import last as last_stage
     from rolecast.stages.evaluate import evaluate as evaluate_stage
 
-    folder = evaluate_stage(opened(run, config, overrides), stage)
-    print(results_table({stage: json.loads((folder / "result.json").read_text())}))
+    run_ = opened(run, config, overrides)
+    name = stage or last_stage(run_.config.schedule)
+    folder = evaluate_stage(run_, name)
+    print(results_table({name: json.loads((folder / "result.json").read_text())}))
 
 
 def report(run: RunPath) -> None:

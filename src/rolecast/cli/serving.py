@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rolecast.types import Trajectory
 
 app = typer.Typer(help="Serve a trained team.")
-Stage = Annotated[Literal["sft", "rl"] | None, typer.Option(help="Whose model; by default the last that was trained.")]
+Stage = Annotated[str | None, typer.Option(help="Whose model; by default the last that was trained.")]
 
 
 @app.callback()
@@ -22,7 +22,7 @@ def _group() -> None:
 @app.command()
 def serve(
     run: Annotated[str | None, typer.Argument(metavar="RUN", help="The run: a folder or s3://bucket/prefix/NAME.")] = None,
-    stage: Annotated[str | None, typer.Option(help="sft or rl: whose model; by default the last that was trained.")] = None,
+    stage: Annotated[str | None, typer.Option(help="Whose model; by default the last that was trained.")] = None,
     model_name: Annotated[str | None, typer.Option(help="The model's id for clients; by default the run's name.")] = None,
     retriever_url: Annotated[str | None, typer.Option(metavar="URL", help="The retriever to search; else the run's own index.")] = None,
     retriever_patience: Annotated[str | None, typer.Option(help="Seconds that a search waits for the retriever (20).")] = None,

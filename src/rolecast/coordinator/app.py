@@ -23,8 +23,8 @@ LONGEST_WAIT = 20.0  # seconds that the learner's long poll may hang
 _TICK = 0.05
 
 
-def make_app(coordinator: Coordinator, config: str, store: str, token: str) -> FastAPI:
-    """`config`: the run's config as JSON, `store`: where versions are. `token`: what the learner authenticates with."""
+def make_app(coordinator: Coordinator, config: str, stage: str, store: str, token: str) -> FastAPI:
+    """`config`: the run's config as JSON, `stage`: which one samples, `store`: where versions are. `token`: what the learner authenticates with."""
     app = FastAPI(title=f"Rolecast coordinator of {coordinator.run}", docs_url=None, redoc_url=None)
     registry = _metrics(coordinator)
 
@@ -46,7 +46,9 @@ def make_app(coordinator: Coordinator, config: str, store: str, token: str) -> F
 
     @app.get("/v1/run")
     async def run() -> wire.RunInfo:
-        return wire.RunInfo(run=coordinator.run, attempt=coordinator.attempt, config=config, store=store, version=coordinator.version)
+        return wire.RunInfo(
+            run=coordinator.run, attempt=coordinator.attempt, config=config, stage=stage, store=store, version=coordinator.version
+        )
 
     @app.post("/v1/lease")
     async def lease(offer: wire.Offer) -> wire.Leases:

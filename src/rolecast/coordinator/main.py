@@ -21,7 +21,7 @@ def main() -> None:
     coordinator = Coordinator(
         settings["run"], settings["attempt"], Handshake(**settings["handshake"]), settings["lease_seconds"], settings["tries"]
     )
-    app = make_app(coordinator, settings["config"], settings["store"], os.environ["ROLECAST_COORDINATOR_TOKEN"])
+    app = make_app(coordinator, settings["config"], settings["stage"], settings["store"], os.environ["ROLECAST_COORDINATOR_TOKEN"])
     uvicorn.run(app, host="0.0.0.0", port=settings["port"], log_config=None, access_log=False)
 
 

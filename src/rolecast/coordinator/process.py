@@ -18,6 +18,7 @@ from rolecast.errors import RolecastError
 from rolecast.ports import Store
 from rolecast.processes import PARENT
 from rolecast.stages.run import Run
+from rolecast.types import Stage
 
 PORT = "ROLECAST_COORDINATOR_PORT"
 TOKEN = "ROLECAST_COORDINATOR_TOKEN"
@@ -31,7 +32,7 @@ class Child:
 
 
 @contextmanager
-def child_coordinator(run: Run, handshake: Handshake) -> Iterator[Child]:
+def child_coordinator(run: Run, stage: Stage, handshake: Handshake) -> Iterator[Child]:
     """Takes the run's next attempt, starts the coordinator and stops it at the end. Its port is ROLECAST_COORDINATOR_PORT, or 8300."""
     assert run.store is not None
     attempt = take_attempt(run.store)
@@ -39,7 +40,7 @@ def child_coordinator(run: Run, handshake: Handshake) -> Iterator[Child]:
     port = int(os.environ.get(PORT, "8300"))
     settings = {
         "run": run.config.name, "attempt": attempt, "handshake": asdict(handshake), "config": run.config.model_dump_json(), "store": run.location,
-        "lease_seconds": run.config.rl.lease_seconds, "tries": run.config.rl.lease_tries, "port": port,
+        "stage": stage.name, "lease_seconds": run.config.rl(stage.name).lease_seconds, "tries": run.config.rl(stage.name).lease_tries, "port": port,
     }  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-m", "rolecast.coordinator.main"],

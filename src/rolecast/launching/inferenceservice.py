@@ -17,12 +17,12 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rolecast.launching.learner_pod import CONTAINER_SECURITY, POD_SECURITY, S3_KEYS, Manifest
-from rolecast.launching.spec import MAX_NAME, Closed, Image, Label, Name, Quantity, Toleration, TrainingStage
+from rolecast.launching.spec import MAX_NAME, Closed, Image, Label, Name, Quantity, StageName, Toleration
 
 PORT = 8080
 GRACE_SECONDS = 60
 ENDPOINT_SECONDS = 10  # until load balancers and proxies no longer send requests to a pod that is going
-IMMUTABLE = re.compile(r"/(sft|rl)/model/?$|/checkpoints/step-\d{6}/?$")
+IMMUTABLE = re.compile(r"/[a-z][a-z0-9_]*/model/?$|/checkpoints/step-\d{6}/?$")
 
 
 class QueueScaling(Closed):
@@ -50,7 +50,7 @@ class ServingSpec(Closed):
     name: Name
     namespace: Name = "rolecast"
     track: Literal["stable", "canary"] = "stable"
-    stage: TrainingStage = "rl"
+    stage: StageName = "rl"
     replicas: int = Field(1, ge=1)
     scaling: QueueScaling | None = None
     gpus: int = Field(0, ge=0)

@@ -94,7 +94,7 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
     ]
     if spec.zero_stage is not None:
         env.append({"name": "ROLECAST_ZERO_STAGE", "value": str(spec.zero_stage)})
-    if spec.stage == "rl":
+    if spec.samples:
         env.append({"name": "ROLECAST_COORDINATOR_URL", "value": f"http://{spec.coordinator.service}:{spec.coordinator.port}"})
         env.append({"name": "ROLECAST_COORDINATOR_PORT", "value": str(spec.coordinator.port)})
     for key in REQUIRED_ENDPOINTS:

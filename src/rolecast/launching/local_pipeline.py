@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from rolecast.errors import InputError, RolecastError
+from rolecast.schedule import Schedule
 
 if TYPE_CHECKING:
     from rolecast.config import RunConfig
@@ -26,7 +27,7 @@ def run_local(path: Path, config: RunConfig) -> None:
         from kfp import local
     except ImportError:
         raise InputError("kfp is not installed; pip install 'rolecast[local]'") from None
-    from rolecast_pipelines.sft_rl_eval import sft_rl_eval
+    from rolecast_pipelines.schedule import make_pipeline
 
     from rolecast.processes import PARENT
     from rolecast.stages.run import refuse_other
@@ -41,7 +42,7 @@ def run_local(path: Path, config: RunConfig) -> None:
             warnings.filterwarnings(
                 "ignore", "You may be attemping", RuntimeWarning
             )  # images count on a cluster; here every step is a process
-            sft_rl_eval(run=str(path.resolve()), config=config.model_dump_json())
+            make_pipeline(config.schedule)(run=str(path.resolve()), config=config.model_dump_json())
     except RuntimeError as error:
         reason = output.error or f"{_COLOUR.sub('', ' '.join(str(error).split()))[:300]}; its output is above"
         raise RolecastError(f"a step of the pipeline failed: {reason}") from error
@@ -49,13 +50,13 @@ def run_local(path: Path, config: RunConfig) -> None:
         del os.environ[PARENT]
 
 
-def compile_pipeline(out: Path) -> None:
-    """Writes the pipeline's YAML, byte for byte the same for the same code."""
+def compile_pipeline(out: Path, schedule: Schedule) -> None:
+    """Writes the YAML of the schedule's pipeline, byte for byte the same for the same code."""
     try:
         from kfp import compiler
     except ImportError:
         raise InputError("kfp is not installed; pip install 'rolecast[control]'") from None
-    from rolecast_pipelines.sft_rl_eval import sft_rl_eval
+    from rolecast_pipelines.schedule import make_pipeline
 
     try:
         if out.is_dir():
@@ -64,7 +65,7 @@ def compile_pipeline(out: Path) -> None:
             raise InputError(f"{out}: name a file that ends in .yaml")
         if not out.parent.is_dir():
             raise InputError(f"{out.parent} is no directory; create it or choose another --out")
-        compiler.Compiler().compile(sft_rl_eval, str(out))
+        compiler.Compiler().compile(make_pipeline(schedule), str(out))
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror}); choose another place or make room") from None
 

@@ -26,7 +26,7 @@ def render(spec: TrainingJobSpec) -> list[Manifest]:
     """The job, and for RL the Service in front of its coordinator."""
     check_reachable(spec)
     job = _job(spec)
-    return [job, coordinator_service(spec, rank_zero(spec))] if spec.stage == "rl" else [job]
+    return [job, coordinator_service(spec, rank_zero(spec))] if spec.samples else [job]
 
 
 def rank_zero(spec: TrainingJobSpec) -> dict[str, str]:
@@ -89,6 +89,6 @@ def _container(spec: TrainingJobSpec) -> Manifest:
         "securityContext": CONTAINER_SECURITY,
         "volumeMounts": volume_mounts(),
     }
-    if spec.stage == "rl":
+    if spec.samples:
         container["ports"] = [{"name": "coordinator", "containerPort": spec.coordinator.port, "protocol": "TCP"}]
     return container

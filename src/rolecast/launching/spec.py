@@ -12,7 +12,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from rolecast.errors import InputError
 
 M = TypeVar("M", bound=BaseModel)
-TrainingStage = Literal["sft", "rl"]
 
 
 def _quantity(value: Any) -> Any:
@@ -26,6 +25,7 @@ def _quantity(value: Any) -> Any:
 # Of Kubernetes.
 Quantity = Annotated[str, BeforeValidator(_quantity)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]  # RFC 1035 label
+StageName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=24)]
 Image = Annotated[str, StringConstraints(pattern=r"^\S+$", min_length=1)]
 Label = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
 LabelKey = Annotated[
@@ -107,7 +107,8 @@ class TrainingJobSpec(Closed):
     """One stage of one run. `run` is an opaque URI that every process of the job can reach."""
 
     run: str = Field(min_length=1)
-    stage: TrainingStage
+    stage: StageName
+    kind: Literal["sft", "rl"] | None = None  # of the stage; by default the stage is called after it
     image: Image
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
@@ -135,8 +136,17 @@ class TrainingJobSpec(Closed):
     coordinator: Coordinator = Coordinator()
     runtime: TrainingRuntime = TrainingRuntime()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_by_name(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("kind") is None and data.get("stage") in ("sft", "rl"):
+            return {**data, "kind": data["stage"]}
+        return data
+
     @model_validator(mode="after")
     def _fits_together(self) -> TrainingJobSpec:
+        if self.kind is None:
+            raise ValueError(f"kind of stage {self.stage} is not known; set kind to sft or rl")
         if self.gpus_per_node and self.procs_per_node != self.gpus_per_node:
             raise ValueError(
                 f"procs_per_node is {self.procs_per_node} and gpus_per_node {self.gpus_per_node}: each process drives one GPU; make them equal"
@@ -156,8 +166,13 @@ class TrainingJobSpec(Closed):
         if self.name:
             return self.name
         suffix = "-" + hashlib.sha256(self.run.encode()).hexdigest()[:8]
-        head = f"rolecast-{self.stage}-"
+        head = f"rolecast-{self.stage.replace('_', '-')}-"
         return head + self.run_label.lower().replace(".", "-").replace("_", "-")[: MAX_NAME - len(head) - len(suffix)].strip("-") + suffix
+
+    @property
+    def samples(self) -> bool:
+        """Whether the stage has episodes played: then rank 0 runs a coordinator for rollout workers."""
+        return self.kind == "rl"
 
     @property
     def run_label(self) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 
 from rolecast.errors import InputError, RolecastError
 from rolecast.launching.local_pipeline import compile_pipeline
+from rolecast.schedule import Schedule
 
 TOKEN = "ROLECAST_KFP_TOKEN"
 HOST = "ROLECAST_KFP_HOST"
@@ -33,6 +34,7 @@ class Submission:
 def submit(
     host: str | None,
     arguments: Mapping[str, Any],
+    schedule: Schedule,
     *,
     name: str,
     experiment: str = "rolecast",
@@ -57,7 +59,7 @@ def submit(
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), redirect_stdout(io.StringIO()):  # kfp prints links
         warnings.simplefilter("ignore")
         package = Path(folder) / "pipeline.yaml"
-        compile_pipeline(package)
+        compile_pipeline(package, schedule)
         try:
             client = kfp.Client(host=host, existing_token=token, **({"namespace": namespace} if namespace else {}))
             run = client.create_run_from_pipeline_package(

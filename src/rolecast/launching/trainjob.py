@@ -35,7 +35,7 @@ def render(spec: TrainingJobSpec) -> list[Manifest]:
     """The job, and for RL the Service in front of its coordinator."""
     check_reachable(spec)
     job = _job(spec)
-    return [job, coordinator_service(spec, rank_zero(spec))] if spec.stage == "rl" else [job]
+    return [job, coordinator_service(spec, rank_zero(spec))] if spec.samples else [job]
 
 
 def rank_zero(spec: TrainingJobSpec) -> dict[str, str]:

@@ -1,52 +1,66 @@
 """What turns losses into updates: plain torch, or DeepSpeed with ZeRO. The learner is the same over both.
 
 A loss of one rank is its share of Σ weight · ℓ over the whole minibatch, so gradients are summed over ranks and micro-batches.
-DeepSpeed averages instead; the factor is put back here, once.
+DeepSpeed averages instead; the factor is put back here, once. A backend trains every slot of a team, each with its own optimizer.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rolecast.errors import InputError
-from rolecast.learner.batch import Padded
-from rolecast.learner.optimizer import Optimizer
+from rolecast.learner.optimizer import SlotOptimizer, grouped, share_of_peak
 from rolecast.learner.ranks import Ranks
 from rolecast.learner.settings import BackendConfig, OptimizerConfig
+from rolecast.types import Slot
+from rolecast.weights.team import Rows, Team, Weights
 
-Weights = dict[str, Tensor]
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How one slot is trained. `updates`: optimizer steps that the stage will take at most; the schedule's length."""
+
+    optimizer: OptimizerConfig
+    lr: float
+    updates: int
 
 
 class Backend(Protocol):
     sharded: bool  # whether saved state is cut for this number of ranks
 
-    def forward(self, rows: Padded) -> Any: ...
+    def forward(self, slot: Slot, rows: Rows, temperature: float = 1.0) -> Any: ...
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Adds this loss's gradients; `last` ends the minibatch."""
+        """Adds this loss's gradients; `last` ends the update's."""
         ...
 
-    def step(self, number: int) -> float:
-        """The update with this number, counted from 0; returns the gradient's norm before clipping."""
+    def step(self, numbers: Mapping[Slot, int]) -> dict[Slot, float]:
+        """One update of the slots in `numbers`, each with its number, counted from 0; other slots do not move.
+
+        Returns the norms of their gradients before clipping. A slot whose norm is not finite does not move either.
+        """
         ...
 
-    def rate(self, number: int) -> float: ...
+    def rate(self, slot: Slot, number: int) -> float: ...
 
     def weights(self) -> Weights:
-        """The trained weights by name, whole, on every rank: all of the module's, or its adapter's."""
+        """All trained weights of the team by name, whole, on every rank."""
         ...
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Puts weights back and forgets the optimizer's moments."""
+        """Puts weights back and forgets the optimizers' moments."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Writes what a resume needs beside the model's weights. Every rank calls it."""
+        """Writes what a resume needs beside the slots' weights. Every rank calls it."""
         ...
 
     def load(self, folder: Path) -> None: ...
@@ -55,107 +69,139 @@ class Backend(Protocol):
 class PlainBackend:
     sharded = False
 
-    def __init__(self, module: nn.Module, config: OptimizerConfig, lr: float, updates: int, ranks: Ranks) -> None:
-        self.module, self._ranks = module, ranks
-        self.optimizer = Optimizer(module, config, lr, updates)
+    def __init__(self, team: Team, slots: Mapping[Slot, Training], ranks: Ranks) -> None:
+        self.team, self._ranks = team, ranks
+        self.optimizers = {slot: SlotOptimizer(team.trained(slot), t.optimizer, t.lr, t.updates) for slot, t in slots.items()}
 
-    def forward(self, rows: Padded) -> Any:
-        return self.module(rows)
+    def forward(self, slot: Slot, rows: Rows, temperature: float = 1.0) -> Any:
+        return self.team(slot, rows, temperature)
 
     def backward(self, loss: Tensor, last: bool) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
 
-    def step(self, number: int) -> float:
-        self._ranks.sum_gradients(self.optimizer.parameters)
-        return self.optimizer.step(number)
+    def step(self, numbers: Mapping[Slot, int]) -> dict[Slot, float]:
+        norms = {}
+        for slot, number in numbers.items():
+            self._ranks.sum_gradients(self.optimizers[slot].parameters)
+            norms[slot] = self.optimizers[slot].step(number)
+        return norms
 
-    def rate(self, number: int) -> float:
-        return self.optimizer.rate(number)
+    def rate(self, slot: Slot, number: int) -> float:
+        return self.optimizers[slot].rate(number)
 
     def weights(self) -> Weights:
-        return trained_weights(self.module)
+        return trained_weights(self.team)
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        _load(self.module, weights)
-        self.optimizer.reset()
+        if missing := trained_weights(self.team).keys() - weights.keys():
+            raise KeyError(f"weights to put back lack {sorted(missing)[0]}")
+        self.team.load_state_dict(dict(weights), strict=False)
+        for optimizer in self.optimizers.values():
+            optimizer.reset()
 
     def save(self, folder: Path) -> None:
         if self._ranks.first:
             folder.mkdir(parents=True, exist_ok=True)
-            torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
+            torch.save({slot: optimizer.state_dict() for slot, optimizer in self.optimizers.items()}, folder / "optimizer.pt")
 
     def load(self, folder: Path) -> None:
-        self.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu"))
+        states = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
+        for slot, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(states[slot])
 
 
 class DeepSpeedBackend:
-    """One DeepSpeed engine. The optimizer is torch's, so that the plain backend with the same config is the reference."""
+    """One DeepSpeed engine over the whole team, with a parameter group for each slot.
+
+    The optimizer is torch's, so that the plain backend with the same config is the reference. Norms, clipping and the refusal of
+    what is not finite are the groups' own (`GroupedOptimizer`): DeepSpeed would do them over all slots together.
+    """
 
     sharded = True
 
-    def __init__(self, module: nn.Module, backend: BackendConfig, config: OptimizerConfig, lr: float, updates: int, ranks: Ranks) -> None:
-        if config.name == "muon":
+    def __init__(self, team: Team, slots: Mapping[Slot, Training], backend: BackendConfig, ranks: Ranks) -> None:
+        names = {t.optimizer.name for t in slots.values()}
+        if "muon" in names:
             raise InputError("optimizer muon needs whole matrices, which ZeRO cuts up; use optimizer.name=adamw or learner.name=plain")
-        self.module, self._ranks, self._zero = module, ranks, backend.zero
+        if len(names) > 1:
+            raise InputError(f"DeepSpeed takes one optimizer for all slots, not {', '.join(sorted(names))}; use learner.name=plain")
+        if backend.offload and len(slots) > 1:
+            raise InputError(
+                f"learner.offload: DeepSpeed moves the gradients of the last slot only, and this stage trains {', '.join(sorted(slots))}; "
+                "set offload to false"
+            )
         try:
             import deepspeed
         except ImportError:
             raise InputError("learner.name=deepspeed needs DeepSpeed; pip install 'rolecast[learner]'") from None
-        self._deepspeed = deepspeed
+        self.team, self._slots, self._ranks, self._zero, self._deepspeed = team, dict(slots), ranks, backend.zero, deepspeed
         if not deepspeed.comm.is_initialized():
             deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
-        self._schedule = Optimizer(module, config, lr, updates)
-        [torch_optimizer] = self._schedule.parts
-        dtype = next(module.parameters()).dtype
+        dtype = team.base.dtype
+        self._cut = backend.zero > 0 or dtype == torch.bfloat16  # whether each rank's optimizer sees a shard only
+        groups = [(slot, [p for _, p in team.trained(slot)], t.optimizer, t.lr) for slot, t in slots.items()]
+        self._optimizer = grouped(groups, self._add_up)
         self._engine, *_ = deepspeed.initialize(
-            model=module, optimizer=torch_optimizer, dist_init_required=False,
+            model=team, optimizer=self._optimizer, dist_init_required=False,
             config={
-                "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": config.max_grad_norm,
+                "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, "gradient_clipping": 0.0,
                 "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False, "steps_per_print": 10**9,
                 "bf16": {"enabled": dtype == torch.bfloat16},
                 "zero_optimization": {
                     "stage": backend.zero, **({"offload_optimizer": {"device": "cpu"}} if backend.offload else {}),
                     "stage3_gather_16bit_weights_on_model_save": True,
+                    "sub_group_size": 10**12,  # a slot's shard in one piece, so that its norm is its own
                 },
             },
         )  # fmt: skip
 
-    def forward(self, rows: Padded) -> Any:
-        return self._engine(rows)
+    def _add_up(self, number: float) -> float:
+        return float(self._ranks.sum(np.array([number]))[0]) if self._cut else number
+
+    def forward(self, slot: Slot, rows: Rows, temperature: float = 1.0) -> Any:
+        return self._engine(slot, rows, temperature)
 
     def backward(self, loss: Tensor, last: bool) -> None:
         self._engine.set_gradient_accumulation_boundary(last)
         self._engine.backward(loss * self._ranks.world)
 
-    def step(self, number: int) -> float:
+    def step(self, numbers: Mapping[Slot, int]) -> dict[Slot, float]:
         for group in self._engine.optimizer.param_groups:
-            group["lr"] = self._schedule.rate(number)
+            slot = group["slot"]
+            group["active"] = slot in numbers
+            if group["active"]:
+                group["lr"] = self.rate(slot, numbers[slot])
+        self._optimizer.norms.clear()
         self._engine.step()
-        norm = self._engine.get_global_grad_norm()
-        return float(norm) if norm is not None else 0.0
+        if self._zero == 3:
+            # It overwrites what an earlier update left in its buffers in the first micro-batch only, which is one slot's.
+            self._engine.optimizer.grad_partitions_flat_buffer.zero_()
+        # DeepSpeed leaves its optimizer alone where it finds an overflow itself.
+        return {slot: self._optimizer.norms.get(slot, math.nan) for slot in numbers}
 
-    def rate(self, number: int) -> float:
-        return self._schedule.rate(number)
+    def rate(self, slot: Slot, number: int) -> float:
+        training = self._slots[slot]
+        return training.lr * share_of_peak(training.optimizer, number, training.updates)
 
     def weights(self) -> Weights:
         if self._zero < 3:
-            return trained_weights(self.module)
+            return trained_weights(self.team)
         full = {}
-        for name, parameter in self.module.named_parameters(remove_duplicate=False):  # tied weights have a name each, as in state_dict
+        for name, parameter in self.team.named_parameters(remove_duplicate=False):  # tied weights have a name each, as in state_dict
             if parameter.requires_grad:
                 with self._deepspeed.zero.GatheredParameters([parameter]):
                     full[name] = parameter.detach().cpu().clone()
-        kept = self.module.state_dict().keys()  # buffers that are computed, not stored, are left out
-        return {**full, **{name: buffer.detach() for name, buffer in self.module.named_buffers() if name in kept}}
+        kept = self.team.state_dict().keys()  # buffers that are computed, not stored, are left out
+        return {**full, **{name: buffer.detach() for name, buffer in self.team.named_buffers() if name in kept}}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        for name, parameter in [(n, p) for n, p in self.module.named_parameters() if p.requires_grad]:
+        for name, parameter in [(n, p) for n, p in self.team.named_parameters() if p.requires_grad]:
             with self._deepspeed.zero.GatheredParameters([parameter], modifier_rank=0, enabled=self._zero == 3), torch.no_grad():
                 if self._zero < 3 or self._ranks.first:
                     parameter.copy_(weights[name])
         if self._zero:
             self._engine.optimizer.refresh_fp32_params()
-        self._schedule.reset()
+        self._optimizer.state.clear()
 
     def save(self, folder: Path) -> None:
         self._engine.save_checkpoint(str(folder), tag="state", exclude_frozen_parameters=True)
@@ -170,15 +216,7 @@ def trained_weights(module: nn.Module) -> Weights:
     return {name: tensor.detach() for name, tensor in module.state_dict().items() if name not in frozen}
 
 
-def _load(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Puts trained weights back; raises `KeyError` where one is missing."""
-    if missing := trained_weights(module).keys() - weights.keys():
-        raise KeyError(f"weights to put back lack {sorted(missing)[0]}")
-    module.load_state_dict(dict(weights), strict=False)
-
-
-def make_backend(module: nn.Module, backend: BackendConfig, config: OptimizerConfig, lr: float, updates: int, ranks: Ranks) -> Backend:
-    """`updates`: optimizer steps that the run will take at most; the schedule's length."""
+def make_backend(team: Team, slots: Mapping[Slot, Training], backend: BackendConfig, ranks: Ranks) -> Backend:
     if backend.name == "plain":
-        return PlainBackend(module, config, lr, updates, ranks)
-    return DeepSpeedBackend(module, backend, config, lr, updates, ranks)
+        return PlainBackend(team, slots, ranks)
+    return DeepSpeedBackend(team, slots, backend, ranks)

@@ -11,11 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 from rolecast.errors import ArtifactError
-from rolecast.learner.adapters import save_adapter
-from rolecast.learner.backends import Weights, trained_weights
 from rolecast.learner.learner import Learner
 from rolecast.learner.ranks import Ranks
 from rolecast.store.artifact import being_written, verify, writing
@@ -32,12 +28,8 @@ class Checkpoint:
     step: int
     progress: dict[str, Any]
 
-    @property
-    def model(self) -> Path:
-        return self.path / "model"
-
     def restore(self, learner: Learner) -> None:
-        """Loads optimizer state; the policy's weights are loaded by whoever made the model from `self.model`."""
+        """Loads optimizer state; the slots' weights are in `path`, for whoever assembles the team."""
         learner.load(self.path)
 
 
@@ -46,15 +38,15 @@ def part_of(path: Path, node: int) -> Path:
     return path if node == 0 else path.with_name(f"{path.name}.node-{node}")
 
 
-def save(folder: Path, step: int, learner: Learner, tokenizer: PreTrainedTokenizerBase, progress: Mapping[str, Any], keep: int) -> Path:
+def save(folder: Path, step: int, learner: Learner, progress: Mapping[str, Any], keep: int) -> Path:
     """Writes `folder/step-NNNNNN` and deletes all but the newest `keep` checkpoints. Every rank calls it and writes its part."""
     path = folder / f"step-{step:06d}"
     ranks = learner.ranks
-    weights = learner.model_weights()
+    weights = learner.weights()
     with _writing_parts(path, step, ranks) as partial:
         learner.save(partial)
         if ranks.first:
-            save_model(learner.policy.model, tokenizer, partial / "model", weights)
+            learner.team.save(learner.slots, partial, weights)
             (partial / "progress.json").write_text(json.dumps(dict(progress)))
     if ranks.leads_node:
         for old in _paths(folder)[:-keep] if ranks.first else _paths(folder, f"step-*.node-{ranks.node}")[:-keep]:
@@ -99,16 +91,6 @@ def all_of(folder: Path) -> list[Checkpoint]:
 
 def read(path: Path) -> Checkpoint:
     return Checkpoint(path, int(path.name.removeprefix("step-")), json.loads((path / "progress.json").read_text()))
-
-
-def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path, weights: Weights | None = None) -> None:
-    """As a Hugging Face model, or as an adapter in peft's form. `weights`: whole ones, for a model whose own may be sharded."""
-    [slot] = getattr(model, "peft_config", None) or [None]
-    if slot is None:
-        model.save_pretrained(path, state_dict=weights)
-    else:
-        save_adapter(model, weights if weights is not None else trained_weights(model), path, slot)
-    tokenizer.save_pretrained(path)
 
 
 def _paths(folder: Path, pattern: str = "step-*") -> list[Path]:

@@ -1,178 +1,214 @@
-"""One slot's training: log-probs before the update, the update in minibatches, and what can be said about it."""
+"""Training of a team's slots: log-probs before the update, the update in minibatches, and what can be said about it."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from rolecast import losses
 from rolecast.credit import Floats
-from rolecast.errors import ArtifactError, DivergedError, EmptyUpdateError, RatioGateError
-from rolecast.learner.backends import Backend, Weights, make_backend
-from rolecast.learner.batch import Padded, TokenBatch, microbatches, minibatches, weighted
-from rolecast.learner.model import Critic, Policy, evaluate_tokens
+from rolecast.errors import ArtifactError, DivergedError, EmptyUpdateError
+from rolecast.learner.backends import Backend, Training, make_backend
+from rolecast.learner.batch import Padded, TokenBatch, example_units, make_batch
+from rolecast.learner.cut import Cut, Micro, Minibatch, cut
 from rolecast.learner.ranks import ALONE, Ranks
 from rolecast.learner.settings import PLAIN, BackendConfig, OptimizerConfig
+from rolecast.learner.tally import Metrics, Tally, mean_of
+from rolecast.learner.terms import Slopes, policy_loss, slopes_of, value_loss
 from rolecast.seeding import stream
-from rolecast.types import Objective
+from rolecast.types import Example, Objective, Slot, Thread, Unit
+from rolecast.weights.team import FROZEN, Team, Weights
 
-Metrics = dict[str, float]
-VALUE_CLIP = 0.5
+Pass = tuple[str, bool, Callable[[], torch.Tensor]]
+PATIENCE = 3  # updates in a row that a slot's gradient may be no finite number
 
 
 @dataclass(slots=True)
 class Learner:
-    """Trains `policy` (and `critic`) on an objective. `updates` counts optimizer steps and drives the schedule."""
+    """Trains the slots of `objectives`. `updates` counts the optimizer steps of each slot and drives its schedule."""
 
-    objective: Objective
-    policy: Policy
+    objectives: tuple[Objective, ...]
+    team: Team
     backend: Backend
     seed: int
+    temperature: float = 1.0  # that actions were sampled at
     max_tokens: int = 8192  # padded tokens of a micro-batch
-    gate: float = 1e-4  # largest |ratio − 1| on the first on-policy minibatch
-    importance_cap: float = 2.0
-    reference: Policy | None = None
-    critic: Critic | None = None
-    critic_backend: Backend | None = None
     ranks: Ranks = ALONE
-    updates: int = 0
+    updates: dict[Slot, int] = field(default_factory=dict)
+    refused: dict[Slot, int] = field(default_factory=dict)  # updates in a row that were not finite
 
-    def score(self, batch: TokenBatch) -> TokenBatch:
-        """Fills `old_logprob`, `ref_logprob` and `value` with the models as they are before the update."""
-        batch = replace(batch, old_logprob=self._evaluate(self.backend.forward, batch))
-        if self.reference is not None:
-            batch = replace(batch, ref_logprob=self._evaluate(self.reference, batch))
-        if self.critic_backend is not None:
-            batch = replace(batch, value=self._evaluate(self.critic_backend.forward, batch))
-        return batch
+    def cut(
+        self, objective: Objective, threads: Sequence[Thread], useful: Sequence[Unit], units: Sequence[Unit], lengths: Mapping[str, int],
+        examples: Sequence[Example] = (),
+    ) -> Cut:  # fmt: skip
+        """The step's batch of one objective: rows of the `useful` units, denominators from all `units`."""
+        shown = example_units(examples, objective.name)
+        groups = len({unit.group for unit in (*units, *shown)})
+        order = list(range(groups))
+        stream(self.seed, "minibatches", self.updates.get(objective.slot, 0), 0).shuffle(order)
+        batch = make_batch(objective.slot, threads, useful, examples)
+        known = {**lengths, **{unit.id: sum(example.trained) for unit, example in zip(shown, examples, strict=True)}}
+        return cut(objective, batch, units, shown, known, self.max_tokens, order)
 
-    def _evaluate(self, forward: Callable[[Padded], Any], batch: TokenBatch) -> Floats:
-        """Each rank runs its share of the micro-batches; every rank gets all numbers."""
-        chunks = self.ranks.share(microbatches(batch, self.max_tokens))
-        return self.ranks.sum(evaluate_tokens(forward, batch, chunks, self.device))
+    def score(self, of: Cut) -> Cut:
+        """Fills `old_logprob`, and `ref_logprob` and `value` where the objective wants them, with the weights before the update."""
+        o, batch = of.objective, of.batch
+        if o.policy is not None or (o.kl is not None and o.kl.where == "reward"):
+            batch = replace(batch, old_logprob=self._evaluate(o.slot, of, batch))
+        if o.kl is not None:
+            batch = replace(batch, ref_logprob=self._evaluate(FROZEN, of, batch))
+        if o.critic is not None:
+            batch = replace(batch, value=self._evaluate(o.critic.slot, of, batch))
+        return replace(of, batch=batch)
+
+    def _evaluate(self, slot: Slot, of: Cut, batch: TokenBatch) -> Floats:
+        """One number for each trained token, 0 elsewhere, on every rank: each runs its share of every minibatch."""
+        result = np.zeros(len(batch.ids))
+        for minibatch in of.minibatches:
+            result += self._run(slot, batch, minibatch)
+        return self.ranks.sum(result)
+
+    @torch.no_grad()
+    def _run(self, slot: Slot, batch: TokenBatch, micros: Sequence[Micro]) -> Floats:
+        """This rank's share of the numbers."""
+        result = np.zeros(len(batch.ids))
+        for micro, counts in self.ranks.share(micros):
+            rows = Padded.of(batch, micro.rows, self.team.device)
+            output = self.backend.forward(slot, rows, self.temperature)
+            numbers = output[0] if isinstance(output, tuple) else output
+            if counts:
+                result[rows.flat] = numbers.double().cpu().numpy()
+        return result
+
+    def update(self, cuts: Sequence[Cut]) -> Metrics:
+        """One pass per epoch over the minibatches of every objective.
+
+        The minibatches of one number make one update: those of objectives of one slot add up, other slots step beside it.
+        Raises `EmptyUpdateError` where nothing is trained.
+        """
+        if not any(of.micros for of in cuts):
+            raise EmptyUpdateError(f"objective {', '.join(of.objective.name for of in cuts)}: no row carries a gradient")
+        tallies = {of.objective.name: Tally() for of in cuts}
+        for epoch in range(max(of.objective.epochs for of in cuts)):
+            running = sorted((of for of in cuts if epoch < of.objective.epochs), key=lambda of: (of.objective.slot, of.objective.name))
+            for number in range(max(len(of.minibatches) for of in running)):
+                self._update([(of, of.minibatches[number]) for of in running if number < len(of.minibatches)], tallies)
+                if epoch == number == 0:
+                    for tally in tallies.values():
+                        tally.repeat("clip_fraction", "clip_fraction/first")
+        return self._metrics(tallies)
+
+    def _update(self, parts: Sequence[tuple[Cut, Minibatch]], tallies: Mapping[str, Tally]) -> None:
+        passes = [one for of, minibatch in parts for one in self._passes(of, minibatch, tallies[of.objective.name])]
+        totals: dict[tuple[str, bool], float] = {}
+        for place, (name, of_policy, loss_of) in enumerate(passes):
+            loss = loss_of()
+            self.backend.backward(loss, last=place == len(passes) - 1)
+            totals[name, of_policy] = totals.get((name, of_policy), 0.0) + loss.item()
+        for (name, of_policy), total in totals.items():
+            if not math.isfinite(total):
+                raise DivergedError(
+                    f"objective {name}: the loss of an update is {total}; the last checkpoint is sound, lower the learning rate"
+                )
+            if of_policy:
+                tallies[name].add("loss", total * self.ranks.world)  # the mean over ranks is the sum of their shares
+        self._step(parts, tallies, moved=bool(passes))
+
+    def _passes(self, of: Cut, minibatch: Minibatch, tally: Tally) -> list[Pass]:
+        """What is to be computed of one minibatch, in an order that is the same on every rank: objective, whether it trains
+        the policy or the critic, and its loss."""
+        o, batch = of.objective, of.batch
+        slopes = self._slopes(of, minibatch, tally)
+        found: list[Pass] = []
+
+        def policy(micro: Micro, counts: bool) -> torch.Tensor:
+            rows = Padded.of(batch, micro.rows, self.team.device)
+            told = tally if counts else Tally()  # a rank without a micro-batch of its own runs along with weight 0
+            return (
+                policy_loss(o, batch, rows, self.backend.forward(o.slot, rows, self.temperature), None if micro.whole else slopes, told)
+                * counts
+            )
+
+        def value(micro: Micro, counts: bool) -> torch.Tensor:
+            assert o.critic is not None
+            rows = Padded.of(batch, micro.rows, self.team.device)
+            return value_loss(o, batch, rows, self.backend.forward(o.critic.slot, rows), tally if counts else Tally()) * counts
+
+        shares = self.ranks.share(minibatch)
+        if o.policy is not None or o.imitation is not None or (o.kl is not None and o.kl.where == "loss"):
+            found += [(o.name, True, partial(policy, micro, counts)) for micro, counts in shares]
+        if o.critic is not None:
+            found += [(o.name, False, partial(value, micro, counts)) for micro, counts in shares]
+        return found
+
+    def _slopes(self, of: Cut, minibatch: Minibatch, tally: Tally) -> Slopes | None:
+        """For units that had to be cut apart: their ratios with the weights as they are, before their tokens' own passes."""
+        parts = [micro for micro in minibatch if not micro.whole]
+        if not parts or of.objective.policy is None:
+            return None
+        logprob = self.ranks.sum(self._run(of.objective.slot, of.batch, parts))
+        held = np.zeros(of.batch.rows, dtype=bool)
+        held[[row for micro in parts for row in micro.rows]] = True
+        tokens = np.flatnonzero(np.repeat(held, of.batch.row_lengths()) & of.batch.trained)
+        return slopes_of(of.objective.policy, of.batch, logprob, tokens, tally if self.ranks.first else Tally())
+
+    def _step(self, parts: Sequence[tuple[Cut, Minibatch]], tallies: Mapping[str, Tally], moved: bool) -> None:
+        """The optimizer step of every slot that has rows; the others do not move. A schedule goes on with or without."""
+        of_slot = {of.objective.slot: tallies[of.objective.name] for of, _ in parts}
+        critic_of = {of.objective.critic.slot: tallies[of.objective.name] for of, _ in parts if of.objective.critic}
+        rows = {
+            slot
+            for of, minibatch in parts
+            if minibatch
+            for slot in (of.objective.slot, of.objective.critic and of.objective.critic.slot)
+            if slot
+        }
+        numbers = {slot: self.updates.get(slot, 0) for slot in sorted(rows)}
+        for slot, norm in (self.backend.step(numbers) if moved else {}).items():
+            tally, prefix = (of_slot[slot], "") if slot in of_slot else (critic_of[slot], "critic/")
+            self.refused[slot] = 0 if math.isfinite(norm) else self.refused.get(slot, 0) + 1
+            if math.isfinite(norm):
+                tally.add(f"{prefix}grad_norm", norm)
+            tally.add(f"{prefix}refused", float(not math.isfinite(norm)))
+            tally.add(f"{prefix}lr", self.backend.rate(slot, numbers[slot]))
+            if self.refused[slot] >= PATIENCE:
+                raise DivergedError(
+                    f"slot {slot}: the gradient's norm was no finite number in {PATIENCE} updates in a row; none of them was applied, "
+                    "the last checkpoint is sound; lower the learning rate"
+                )
+        for slot in {*of_slot, *critic_of}:
+            self.updates[slot] = self.updates.get(slot, 0) + 1
+
+    def _metrics(self, tallies: Mapping[str, Tally]) -> Metrics:
+        """Under the objective's name where there are several."""
+        numbers: Metrics = {}
+        for name, tally in tallies.items():
+            prefix = f"{name}/" if len(self.objectives) > 1 else ""
+            numbers |= {prefix + key: value for key, value in mean_of(self.ranks.gather(dict(tally.pairs))).items()}
+        return numbers
 
     @property
-    def device(self) -> torch.device:
-        return next(self.policy.parameters()).device
+    def slots(self) -> list[Slot]:
+        """Everything that is trained, critics included."""
+        return sorted({o.slot for o in self.objectives} | {o.critic.slot for o in self.objectives if o.critic})
 
-    def sampler_mismatch(self, batch: TokenBatch) -> float:
-        """The largest |π_old / π_sampler − 1| over trained tokens of a scored, on-policy batch."""
-        difference = (batch.old_logprob - batch.sampler_logprob)[batch.trained]
-        return float(np.abs(np.expm1(difference)).max()) if len(difference) else 0.0
+    def weights(self) -> Weights:
+        """Trained weights by their names in the team, whole, on every rank: its own tensors may be shards."""
+        return self.backend.weights()
 
-    def check_on_policy(self, batch: TokenBatch) -> float:
-        """Stops a run whose trainer and sampler disagree about the same weights."""
-        mismatch = self.sampler_mismatch(batch)
-        if mismatch > self.gate:
-            raise RatioGateError(
-                f"objective {self.objective.name}: trainer and sampler disagree on freshly sampled tokens, max |ratio - 1| = "
-                f"{mismatch:.2e} > {self.gate:.0e}; the engine does not run the trainer's weights, or its precision needs a wider gate"
-            )
-        return mismatch
-
-    def update(self, batch: TokenBatch, rollouts_of: Mapping[int, int] | None = None) -> Metrics:
-        """One pass per epoch over minibatches of whole groups.
-
-        `rollouts_of` counts the rollouts of each group in `batch.group`; only `per = "group"` reads it.
-        """
-        if not batch.trained.any():
-            raise EmptyUpdateError(f"objective {self.objective.name}: the batch has no trained tokens; check rewards and dynamic sampling")
-        tally: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        groups = len(np.unique(batch.group[batch.trained]))
-        for epoch in range(self.objective.epochs):
-            order = list(range(groups))
-            stream(self.seed, "minibatches", self.updates, epoch).shuffle(order)
-            for rows in minibatches(batch, self.objective.minibatches, order):
-                part = batch.select(rows)
-                self._minibatch(weighted(part, self.objective, rollouts_of or {}), tally)
-        return _mean(self.ranks.gather(dict(tally)))
-
-    def _minibatch(self, batch: TokenBatch, tally: dict[str, list[tuple[float, float]]]) -> None:
-        total = 0.0
-        shares = self.ranks.share(microbatches(batch, self.max_tokens))
-        for place, (rows, counts) in enumerate(shares):
-            last = place == len(shares) - 1
-            padded = Padded.of(batch, rows, self.device)
-            # A rank without a micro-batch of its own runs along with weight 0: every rank takes as many passes.
-            told = tally if counts else defaultdict(list)
-            loss = self._policy_loss(batch, padded, told) * counts
-            self.backend.backward(loss, last)
-            total += loss.item()
-            if self.critic_backend is not None:
-                self.critic_backend.backward(self._value_loss(batch, padded, told) * counts, last)
-        if not math.isfinite(total):
-            raise DivergedError(
-                f"objective {self.objective.name}: the loss of update {self.updates} is {total}; the last checkpoint is sound, "
-                "lower the learning rate"
-            )
-        tally["loss"].append((total * self.ranks.world, 1.0))  # the mean over ranks is the sum of their shares
-        tally["grad_norm"].append((self.backend.step(self.updates), 1.0))
-        tally["lr"].append((self.backend.rate(self.updates), 1.0))
-        if self.critic_backend is not None:
-            tally["critic/grad_norm"].append((self.critic_backend.step(self.updates), 1.0))
-        self.updates += 1
-
-    def _policy_loss(self, batch: TokenBatch, padded: Padded, tally: dict[str, list[tuple[float, float]]]) -> torch.Tensor:
-        o = self.objective
-        logprob, entropy = self.backend.forward(padded)
-        column = _columns(batch, padded, logprob.device)
-        tags = batch.tag[padded.flat]
-        _tally_by_tag(tally, batch.tags, tags, "entropy", entropy)
-        if o.loss == "nll":
-            _tally_by_tag(tally, batch.tags, tags, "nll", -logprob.detach())
-            nll: torch.Tensor = -(column("weight") * column("advantage") * logprob).sum()
-            return nll
-        if o.loss == "gspo":
-            numbers, first, unit = np.unique(batch.unit[padded.flat], return_index=True, return_inverse=True)
-            index = torch.from_numpy(unit).to(logprob.device)
-            surrogate = losses.gspo(logprob, column("old_logprob"), column("advantage")[first], index, len(numbers), o.clip)
-            weight, tags = column("weight")[first], tags[first]
-        else:
-            surrogate = losses.ppo(logprob, column("old_logprob"), column("advantage"), o.clip)
-            weight = column("weight") * losses.truncated_importance(column("old_logprob"), column("sampler_logprob"), self.importance_cap)
-        _tally_by_tag(tally, batch.tags, tags, "ratio", surrogate.ratio)
-        _tally_by_tag(tally, batch.tags, tags, "clip_fraction", surrogate.clipped.float())
-        loss = (weight * surrogate.loss).sum()
-        if o.kl and o.kl_in == "loss":
-            kl = losses.kl_k3(logprob, column("ref_logprob"))
-            tally["kl"].append((float(kl.detach().mean()), len(kl)))
-            loss = loss + o.kl * (column("weight") * kl).sum()
-        return loss
-
-    def _value_loss(self, batch: TokenBatch, padded: Padded, tally: dict[str, list[tuple[float, float]]]) -> torch.Tensor:
-        assert self.critic_backend is not None
-        predicted = self.critic_backend.forward(padded)
-        column = _columns(batch, padded, predicted.device)
-        surrogate = losses.value(predicted, column("value"), column("target"), VALUE_CLIP)
-        n = float(len(predicted))
-        tally["critic/loss"].append((float(surrogate.loss.detach().mean()), n))
-        tally["critic/explained_variance"].append((losses.explained_variance(predicted.detach(), column("target")), n))
-        return (column("weight") * surrogate.loss).sum()
-
-    def model_weights(self) -> Weights:
-        """Trained weights of the policy's language model, whole, under its own names, on every rank: its own tensors may be shards."""
-        return {name.removeprefix("model."): tensor for name, tensor in self.backend.weights().items()}
-
-    def load_model_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Puts the language model's weights back and forgets the optimizer's moments."""
-        self.backend.load_weights({f"model.{name}": tensor for name, tensor in weights.items()})
+    def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Puts weights back, critics' too, and forgets the optimizers' moments."""
+        self.backend.load_weights(weights)
 
     def save(self, folder: Path) -> None:
-        """Everything but the policy's weights, which a checkpoint stores in Hugging Face form. Every rank calls it."""
-        self.backend.save(folder / "policy")
-        if self.critic is not None and self.critic_backend is not None:
-            self.critic_backend.save(folder / "critic")
-            weights = self.critic_backend.weights()
-            if self.ranks.first:
-                torch.save(weights, folder / "critic.pt")
+        """Everything but the slots' weights, which a checkpoint stores in Hugging Face form. Every rank calls it."""
+        self.backend.save(folder / "optimizer")
         if self.ranks.first:
             (folder / "learner.json").write_text(json.dumps({"updates": self.updates, "world": self.ranks.world}))
 
@@ -185,46 +221,29 @@ class Learner:
                 f"or convert the shards with deepspeed.checkpoint.ds_to_universal"
             )
         self.updates = told["updates"]
-        self.backend.load(folder / "policy")
-        if self.critic_backend is not None:
-            self.critic_backend.load_weights(torch.load(folder / "critic.pt", weights_only=True, map_location="cpu"))
-            self.critic_backend.load(folder / "critic")
-
-
-def _mean(tallies: Sequence[Mapping[str, Sequence[tuple[float, float]]]]) -> Metrics:
-    """Weighted means over all ranks."""
-    names = dict.fromkeys(name for tally in tallies for name in tally)
-    pairs = {name: [pair for tally in tallies for pair in tally.get(name, ())] for name in names}
-    return {name: sum(v * w for v, w in numbers) / max(sum(w for _, w in numbers), 1e-12) for name, numbers in pairs.items()}
-
-
-def _columns(batch: TokenBatch, padded: Padded, device: torch.device) -> Callable[[str], torch.Tensor]:
-    def column(name: str) -> torch.Tensor:
-        return torch.from_numpy(getattr(batch, name)[padded.flat]).to(device=device, dtype=torch.float32)
-
-    return column
-
-
-def _tally_by_tag(
-    tally: dict[str, list[tuple[float, float]]], names: tuple[str, ...], tags: np.ndarray, metric: str, items: torch.Tensor
-) -> None:
-    """Adds the mean over all items and over the items of each tag."""
-    numbers = items.detach().float().cpu().numpy()
-    tally[metric].append((float(numbers.mean()), len(numbers)))
-    for index, name in enumerate(names):
-        picked = numbers[tags == index]
-        if len(picked):
-            tally[f"{name}/{metric}"].append((float(picked.mean()), len(picked)))
+        self.backend.load(folder / "optimizer")
 
 
 def make_learner(
-    objective: Objective, policy: Policy, config: OptimizerConfig, updates: int, seed: int, *, max_tokens: int = 8192,
-    reference: Policy | None = None, critic: Critic | None = None, gate: float = 1e-4, ranks: Ranks = ALONE,
-    backend: BackendConfig = PLAIN,
+    objectives: Sequence[Objective], team: Team, optimizer: OptimizerConfig, steps: int, seed: int, *, temperature: float = 1.0,
+    max_tokens: int = 8192, ranks: Ranks = ALONE, backend: BackendConfig = PLAIN, optimizers: Mapping[Slot, OptimizerConfig] | None = None,
 ) -> Learner:  # fmt: skip
-    """`updates`: optimizer steps that the run will take at most; the schedule's length."""
+    """`steps`: that the stage will take at most. `optimizers`: of slots that have another one than `optimizer`."""
+    of_slot = {**dict.fromkeys([o.slot for o in objectives]), **{o.critic.slot: None for o in objectives if o.critic}}
+    trainings: dict[Slot, Training] = {}
+    for slot in sorted(of_slot):
+        here = [o for o in objectives if slot in (o.slot, o.critic and o.critic.slot)]
+        rates = {o.lr for o in here if o.slot == slot} | {o.critic.lr for o in here if o.critic and o.critic.slot == slot}
+        if len(rates) > 1:
+            raise ValueError(f"slot {slot} has rates {sorted(rates)} in {', '.join(o.name for o in here)}: a slot has one")
+        updates = steps * max(o.epochs * o.minibatches for o in here)
+        trainings[slot] = Training((optimizers or {}).get(slot, optimizer), rates.pop(), updates)
     return Learner(
-        objective, policy, make_backend(policy, backend, config, objective.lr, updates, ranks), seed, max_tokens=max_tokens, gate=gate,
-        reference=reference, critic=critic, ranks=ranks,
-        critic_backend=make_backend(critic, backend, config, objective.critic_lr, updates, ranks) if critic else None,
-    )  # fmt: skip
+        tuple(objectives),
+        team,
+        make_backend(team, trainings, backend, ranks),
+        seed,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        ranks=ranks,
+    )

@@ -15,7 +15,7 @@ from rolecast.stages.run import Run, open_run
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="rolecast.learner.main", description=__doc__)
-    parser.add_argument("stage", choices=("sft", "rl"))
+    parser.add_argument("stage", help="of the method's schedule")
     parser.add_argument("run", help="the run: a folder, or s3://bucket/prefix/NAME")
     arguments = parser.parse_args()
     prepare_process()
@@ -30,15 +30,14 @@ def main() -> None:
 def train(stage: str, location: str) -> None:
     from rolecast.learner.ranks import join, leave
     from rolecast.stages.index import index
-    from rolecast.stages.rl import rl
-    from rolecast.stages.sft import sft
+    from rolecast.stages.train import train as train_stage
 
     run = with_zero_stage(open_run(location))
     ranks = join()
     if ranks.first:
         index(run)
     ranks.barrier()
-    {"sft": sft, "rl": rl}[stage](run, ranks)
+    train_stage(run, stage, ranks)
     leave()
 
 

@@ -24,16 +24,6 @@ class OptimizerConfig(BaseModel):
     floor: float = Field(0.0, ge=0, le=1)  # the last step's share of the peak rate
 
 
-class LoraConfig(BaseModel):
-    """Train an adapter of this rank over frozen weights. `targets`: names of the linear layers it acts on, or all of them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    rank: int = Field(16, ge=1)
-    alpha: float = Field(32, gt=0)  # the adapter acts with alpha / rank
-    targets: Literal["all-linear"] | list[str] = "all-linear"
-
-
 class BackendConfig(BaseModel):
     """`plain` sums gradients over ranks; `deepspeed` shards optimizer states (1), gradients (2) and parameters (3) over them."""
 

@@ -1,56 +1,128 @@
-"""One reinforcement step of one objective: credit → batch → update."""
+"""One reinforcement step: credit → batch → update, for every objective of a stage."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rolecast.credit import Floats, advantages, gae, whiten
-from rolecast.errors import EmptyUpdateError
-from rolecast.learner.batch import TokenBatch, rl_batch
-from rolecast.learner.learner import Learner, Metrics
-from rolecast.types import Thread, Unit
+from rolecast.errors import EmptyUpdateError, RatioGateError
+from rolecast.learner.batch import TokenBatch, action_lengths
+from rolecast.learner.cut import Cut
+from rolecast.learner.learner import Learner
+from rolecast.learner.tally import Metrics
+from rolecast.types import Example, Objective, Thread, Unit
+
+log = logging.getLogger(__name__)
+TAIL = 0.999  # quantile that the gate looks at beside the mean
+TAIL_FACTOR = 10.0  # how much larger than the mean's bound it may be: some tokens are rare, and their log-probs are far down
+CLIPPED = 0.01  # share of the first minibatch's items above which something is wrong: nothing has moved yet
 
 
-def reinforce(learner: Learner, threads: Sequence[Thread], units: Sequence[Unit], on_policy: bool = True) -> Metrics:
-    """Trains on `units`; raises `EmptyUpdateError` if none of them carries a gradient."""
-    o = learner.objective
-    units = [unit for unit in units if unit.objective == o.name]
-    lengths = {action.id: len(action.ids) for thread in threads for action in thread.actions}
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """|π_old / π_sampler − 1| over trained tokens. The two are the same weights' where a batch is on-policy."""
+
+    mean: float
+    tail: float
+    largest: float
+
+    @classmethod
+    def of(cls, batch: TokenBatch) -> Mismatch:
+        difference = (batch.old_logprob - batch.sampler_logprob)[batch.policy_weight != 0]
+        if not len(difference):
+            return cls(0.0, 0.0, 0.0)
+        off = np.abs(np.expm1(np.minimum(difference, 50.0)))
+        return cls(float(off.mean()), float(np.quantile(off, TAIL)), float(off.max()))
+
+
+def reinforce(
+    learner: Learner, threads: Sequence[Thread], units: Sequence[Unit], examples: Sequence[Example] = (), *, gate: float | None = None
+) -> Metrics:
+    """Trains on `units` and `examples`. All objectives are scored with the weights before the step, so their order is nothing.
+
+    `gate`: the bound of the mean mismatch of freshly sampled tokens; None where they are not on-policy. Raises `RatioGateError`
+    beyond it, `EmptyUpdateError` if nothing carries a gradient.
+    """
+    lengths = action_lengths(threads)
+    cuts = []
+    numbers: Metrics = {}
+    for objective in learner.objectives:
+        own = [unit for unit in units if unit.objective == objective.name]
+        shown = [example for example in examples if example.objective == objective.name]
+        found = _scored(learner, objective, threads, own, shown, lengths)
+        if found is None:
+            continue
+        prefix = f"{objective.name}/" if len(learner.objectives) > 1 else ""
+        numbers |= {prefix + name: value for name, value in _check(objective, found.batch, gate).items()}
+        cuts.append(found)
+    if not cuts:
+        raise EmptyUpdateError(
+            f"objective {', '.join(o.name for o in learner.objectives)}: no unit has an advantage; every group's rewards are equal"
+        )
+    metrics = learner.update(cuts)
+    for name, share in metrics.items():
+        if name.endswith("clip_fraction/first") and share > CLIPPED:
+            log.warning("%s is %.1f %% before anything has moved: scoring and update do not compute alike", name, 100 * share)
+    return {**metrics, **numbers}
+
+
+def _scored(
+    learner: Learner,
+    o: Objective,
+    threads: Sequence[Thread],
+    units: Sequence[Unit],
+    examples: Sequence[Example],
+    lengths: Mapping[str, int],
+) -> Cut | None:
+    """The objective's batch with advantages and log-probs; None where it has nothing to learn from."""
     if o.estimator == "gae":
-        batch = learner.score(rl_batch(o.slot, threads, units))
-        estimates = gae(units, o, lengths, batch.by_action("value"), _penalties(learner, batch))
-        advantage = {action: adv for action, (adv, _) in estimates.items()}
-        batch = batch.with_actions("target", {action: returns for action, (_, returns) in estimates.items()})
-        advantage = whiten(advantage) if o.whiten else advantage
-    else:
-        advantage = advantages(units, o, lengths)
-        # A unit without advantage has no gradient, so its tokens need no forward pass, unless a KL term acts on them.
-        useful = [unit for unit in units if o.kl or any(np.any(advantage[action]) for action in unit.actions)]
-        if not useful or not any(np.any(advantage[action]) for unit in useful for action in unit.actions):
-            raise EmptyUpdateError(f"objective {o.name}: no unit has an advantage; every group's rewards are equal")
-        batch = learner.score(rl_batch(o.slot, threads, useful))
-    mismatch = learner.check_on_policy(batch) if on_policy else learner.sampler_mismatch(batch)
-    batch = batch.with_actions("advantage", advantage)
-    return {**learner.update(batch, _rollouts(units, batch)), "sampler_mismatch": mismatch}
+        if not units and not examples:
+            return None
+        found = learner.score(learner.cut(o, threads, units, units, lengths, examples))
+        return replace(found, batch=_estimated(o, found.batch, units, lengths)) if units else found
+    advantage = advantages(units, o, lengths)
+    # A unit without advantage has no gradient, so its tokens need no forward pass, unless a KL term acts on them.
+    anchored = o.kl is not None and o.kl.coefficient > 0
+    useful = [unit for unit in units if anchored or any(np.any(advantage[action]) for action in unit.actions)]
+    if not examples and not any(np.any(advantage[action]) for unit in useful for action in unit.actions):
+        return None
+    found = learner.score(learner.cut(o, threads, useful, units, lengths, examples))
+    return replace(found, batch=_filled(found.batch, "advantage", advantage))
 
 
-def _penalties(learner: Learner, batch: TokenBatch) -> Mapping[str, Floats] | None:
+def _estimated(o: Objective, batch: TokenBatch, units: Sequence[Unit], lengths: Mapping[str, int]) -> TokenBatch:
+    """Advantages and the critic's targets, from values and penalties."""
+    estimates = gae(units, o, lengths, batch.by_action("value"), _penalties(o, batch))
+    advantage = {action: adv for action, (adv, _) in estimates.items()}
+    batch = _filled(batch, "target", {action: returns for action, (_, returns) in estimates.items()})
+    return _filled(batch, "advantage", whiten(advantage) if o.whiten else advantage)
+
+
+def _filled(batch: TokenBatch, name: str, numbers: Mapping[str, Floats]) -> TokenBatch:
+    """Tokens of examples keep 0: no reward stands behind them."""
+    zeros = {action: column for action, column in batch.by_action(name).items() if action not in numbers}
+    return batch.with_actions(name, {**zeros, **numbers})
+
+
+def _penalties(o: Objective, batch: TokenBatch) -> Mapping[str, Floats] | None:
     """β · (log π_old − log π_ref) per token, which PPO takes from the reward."""
-    o = learner.objective
-    if not o.kl or o.kl_in != "reward":
+    if o.kl is None or o.kl.where != "reward":
         return None
     old, reference = batch.by_action("old_logprob"), batch.by_action("ref_logprob")
-    return {action: o.kl * (old[action] - reference[action]) for action in old}
+    return {action: o.kl.coefficient * (old[action] - reference[action]) for action in old}
 
 
-def _rollouts(units: Sequence[Unit], batch: TokenBatch) -> dict[int, int]:
-    """How many rollouts stand behind each group of the batch, those without gradient included."""
-    of_group: dict[str, set[str]] = defaultdict(set)
-    for unit in units:
-        of_group[unit.group].add(unit.rollout)
-    numbers, first = np.unique(batch.action[batch.trained], return_index=True)
-    number_of = {batch.actions[n]: int(group) for n, group in zip(numbers, batch.group[batch.trained][first], strict=True)}
-    return {number_of[action]: len(of_group[unit.group]) for unit in units for action in unit.actions if action in number_of}
+def _check(o: Objective, batch: TokenBatch, gate: float | None) -> Metrics:
+    """Stops a run whose trainer and sampler disagree about the same weights. A number that is none is a disagreement."""
+    found = Mismatch.of(batch)
+    if gate is not None and not (found.mean <= gate and found.tail <= TAIL_FACTOR * gate):
+        raise RatioGateError(
+            f"objective {o.name}: trainer and sampler disagree on freshly sampled tokens, |ratio - 1| = {found.mean:.2e} on average, "
+            f"{found.tail:.2e} at its {TAIL:.1%} quantile, allowed are {gate:.0e} and {TAIL_FACTOR * gate:.0e}; the engine does not run the "
+            "trainer's weights, or its precision needs a wider gate"
+        )
+    return {"sampler_mismatch": found.mean, "sampler_mismatch/tail": found.tail, "sampler_mismatch/max": found.largest}

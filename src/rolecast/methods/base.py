@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from rolecast.ports import Judge
 from rolecast.rollout.env import Env
-from rolecast.types import Action, Message, Objective, Question, Reward, Role, Trajectory, Unit
+from rolecast.types import Action, Example, ImitationTerm, Message, Objective, Question, Reward, Role, Slot, Stage, Trajectory, Unit
 
 T = TypeVar("T")
 PromptStyle = Literal["instruct", "compact"]
@@ -75,9 +75,18 @@ class Method(ABC):
         """Units of credit of one question's rollouts."""
         return []
 
-    def objectives(self) -> tuple[Objective, ...]:
-        """What is trained, in the order of updates. Empty for untrained methods."""
+    def examples(self, group: Sequence[Trajectory]) -> list[Example]:
+        """Supervised rows that one question's rollouts give rise to, for objectives with an imitation term."""
+        return []
+
+    def schedule(self) -> tuple[Stage, ...]:
+        """The stages that a run goes through, in order. Empty where there is nothing to train."""
         return ()
+
+
+def imitation(name: str, *slots: Slot) -> tuple[Objective, ...]:
+    """What an SFT stage trains: each slot on the turns of the roles that speak with it. The stage's settings give the rate."""
+    return tuple(Objective(f"{name}.{slot}" if len(slots) > 1 else name, slot, lr=0.0, imitation=ImitationTerm()) for slot in slots)
 
 
 @cache

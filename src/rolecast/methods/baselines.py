@@ -11,12 +11,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from rolecast.methods.base import Method, MethodConfig
+from rolecast.methods.base import Method, MethodConfig, imitation
 from rolecast.methods.tags import blocks
 from rolecast.ports import Judge
 from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import Env
-from rolecast.types import Passage, Question, Reward, Role, Trajectory
+from rolecast.types import Passage, Question, Reward, Role, Stage, Trajectory
 
 
 class DirectConfig(MethodConfig):
@@ -40,6 +40,9 @@ class _OneAnswer(Method):
     """One role that answers once."""
 
     trained = False
+
+    def schedule(self) -> tuple[Stage, ...]:
+        return (Stage("sft", "sft", objectives=imitation("sft", "shared"), merges=("shared",)),)
 
     async def _answer(self, env: Env, state: AnswerState) -> str | None:
         _, answer = await self.turn(env, self.roles["answerer"], state, parse)

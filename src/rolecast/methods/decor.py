@@ -12,13 +12,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from rolecast.methods.base import Method, MethodConfig
+from rolecast.methods.base import Method, MethodConfig, imitation
 from rolecast.methods.condense import condense
 from rolecast.methods.tags import blocks, trim
 from rolecast.ports import Judge
 from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import Env, EpisodeEnd
-from rolecast.types import Objective, Passage, Question, Reward, Role, Trajectory, Unit
+from rolecast.types import Objective, Passage, PolicyTerm, Question, Reward, Role, Stage, Trajectory, Unit, mean, total
 
 STOP = "None"
 
@@ -181,11 +181,16 @@ class Decor(Method):
             return scores[self.config.team]
         return _weighted_sum((self.config.lam, scores["f1"]), (1 - self.config.lam, scores["judge"]))
 
-    def objectives(self) -> tuple[Objective, ...]:
-        """One sequence-level objective over the shared weights; roles differ by their units (eq. 4-5)."""
+    def schedule(self) -> tuple[Stage, ...]:
+        """One sequence-level objective over the shared weights; roles differ by their units (eq. 4-5): a sum over the roles of a
+        rollout, a mean over the rollouts of a question."""
         c = self.config
-        clip = (c.clip_low, c.clip_high)
-        return (Objective("decor", "shared", "gspo", "group", "group", c.lr, clip, epochs=c.epochs, minibatches=c.minibatches),)
+        policy = PolicyTerm("unit", (c.clip_low, c.clip_high), over=(total("rollout"), mean("group"), mean("batch")))
+        objective = Objective("decor", "shared", c.lr, "group", policy, epochs=c.epochs, minibatches=c.minibatches)
+        return (
+            Stage("sft", "sft", objectives=imitation("sft", "shared"), merges=("shared",)),
+            Stage("rl", "rl", "sft", (objective,), merges=("shared",)),
+        )
 
 
 def _weighted_sum(*terms: tuple[float, float | None]) -> float | None:

@@ -8,12 +8,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from rolecast.methods.base import Method, MethodConfig
+from rolecast.methods.base import Method, MethodConfig, imitation
 from rolecast.methods.tags import blocks
 from rolecast.ports import Judge
 from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import Env, LiveThread
-from rolecast.types import Objective, Passage, Question, Reward, Role, Trajectory, Unit
+from rolecast.types import KlTerm, Objective, Passage, PolicyTerm, Question, Reward, Role, Stage, Trajectory, Unit, ValueTerm
 
 OPEN, CLOSE = "<information>", "</information>"
 SOURCES = ("documents",)
@@ -128,17 +128,20 @@ class SearchR1(Method):
                 )
         return units
 
-    def objectives(self) -> tuple[Objective, ...]:
+    def schedule(self) -> tuple[Stage, ...]:
         c = self.config
-        clip = (c.clip, c.clip)
+        policy, epochs, cuts = PolicyTerm("token", (c.clip, c.clip)), c.epochs, c.minibatches
         if c.algorithm == "grpo":
-            return (Objective("grpo", "shared", "ppo", "group", "token", c.lr, clip, kl=c.kl, epochs=c.epochs, minibatches=c.minibatches),)
+            objective = Objective("grpo", "shared", c.lr, "group", policy, KlTerm(c.kl) if c.kl else None, epochs=epochs, minibatches=cuts)
+        else:
+            penalty, critic = KlTerm(c.kl, "reward") if c.kl else None, ValueTerm("critic", c.critic_lr)
+            objective = Objective(
+                "ppo", "shared", c.lr, "gae", policy, penalty, critic=critic, whiten=c.whiten, epochs=epochs, minibatches=cuts
+            )
         return (
-            Objective(
-                "ppo", "shared", "ppo", "gae", "token", c.lr, clip, kl=c.kl, kl_in="reward", critic="critic", critic_lr=c.critic_lr,
-                whiten=c.whiten, epochs=c.epochs, minibatches=c.minibatches,
-            ),
-        )  # fmt: skip
+            Stage("sft", "sft", objectives=imitation("sft", "shared"), merges=("shared",)),
+            Stage("rl", "rl", "sft", (objective,), merges=("shared",)),
+        )
 
 
 def _information(text: str) -> str:

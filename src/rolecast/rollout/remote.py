@@ -8,47 +8,51 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+import torch
+from transformers import PreTrainedModel
 
 from rolecast.config import RunConfig, read_json_config
 from rolecast.coordinator.leases import Handshake, TeamVersion
 from rolecast.devices import device
-from rolecast.learner.adapters import is_adapter, load_adapter
 from rolecast.methods.base import Method
 from rolecast.methods.registry import make_method
 from rolecast.ports import Judge, Retriever, Store
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.rollout.render import Renderer
-from rolecast.rollout.versions import base_of, check_team
+from rolecast.schedule import find
 from rolecast.store.uri import open_store
-from rolecast.types import Slot
+from rolecast.types import Slot, Stage
+from rolecast.weights.models import read_model, read_tokenizer
+from rolecast.weights.team import FROZEN, Casting, Team, assemble, slots_in
+from rolecast.weights.versions import base_of, check_version
 from rolecast.wire.coordinator import RunInfo
 
 
 @dataclass(slots=True)
 class RemoteTeam:
-    """`load` fetches a version, checks its hashes and its canary, and only then lets it answer.
+    """`load` fetches a version, checks its hashes and the canary of every slot, and only then lets it answer.
 
     The base that training started from is fetched once: adapters are loaded over it, and it plays the frozen roles.
     """
 
     config: RunConfig
+    stage: Stage
     method: Method
     store: Store
     retriever: Retriever
     judge: Judge
     work: Path
     _loaded: TeamVersion | None = None
-    _shared: PreTrainedModel | None = None
-    _frozen: PreTrainedModel | None = None
+    _team: Team | None = None
     _collector: Collector | None = None
     _renderer: Renderer | None = None
 
     @classmethod
     def of(cls, info: RunInfo, retriever: Retriever, judge: Judge, work: Path) -> RemoteTeam:
         config = read_json_config(info.config, "the coordinator's config")
-        return cls(config, make_method(config.method), open_store(info.store, os.environ), retriever, judge, work)
+        method = make_method(config.method)
+        return cls(config, find(method.schedule(), info.stage), method, open_store(info.store, os.environ), retriever, judge, work)
 
     @property
     def collector(self) -> Collector:
@@ -64,43 +68,43 @@ class RemoteTeam:
         if version == self._loaded:
             return
         folder = self.store.fetch(version.artifact, self.work / version.artifact)
-        before, self._loaded = self._loaded, None  # an adapter takes the last one's place before its canary is known
-        model = self._load_shared(folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder / "shared")
-        check_team(model, tokenizer, version.name, folder)
-        c = self.config
+        before, self._loaded = self._loaded, None  # a slot takes the last one's place before its canary is known
+        if self._team is None:
+            self._team = self._assemble(folder)
+        else:
+            self._team.load(folder, slots_in(folder))
+        tokenizer = read_tokenizer(folder)
+        check_version(self._team, tokenizer, version.name, folder)
         self._renderer = Renderer(tokenizer)
-        engine = TransformersEngine(self._slots(model, folder), self._renderer, c.engine.max_batch, c.model.max_context, version.name)
         if self._collector is None:
+            c = self.config
+            speakers = {slot: self._team.speaker(slot) for slot in self._spoken}
+            engine = TransformersEngine(speakers, self._renderer, c.engine.max_batch, c.model.max_context, version.name)
             self._collector = Collector(
                 self.method, engine, self.retriever, self.judge, self._renderer, c.seed, c.model.max_context, c.engine.in_flight, c.lockstep
             )
-        else:
-            self._collector.engine, self._collector.renderer = engine, self._renderer
+        self._collector.engine.version = version.name
         if before is not None:
             shutil.rmtree(self.work / before.artifact, ignore_errors=True)
         self._loaded = version
 
-    def _load_shared(self, folder: Path) -> PreTrainedModel:
-        """A whole model anew, or the version's adapter in the place of the last one's."""
-        if not is_adapter(folder / "shared"):
-            return self._read(folder / "shared")
-        if self._shared is None:
-            self._shared = self._read(self._base(folder))
-        load_adapter(self._shared, folder / "shared", "shared")
-        return self._shared
+    @property
+    def _spoken(self) -> frozenset[Slot]:
+        return frozenset(self.stage.slots.get(name, role.slot) for name, role in self.method.roles.items())
 
-    def _slots(self, shared: PreTrainedModel, folder: Path) -> dict[Slot, PreTrainedModel]:
-        slots = {"shared": shared}
-        if any(role.slot == "frozen" for role in self.method.roles.values()):
-            self._frozen = self._frozen or self._read(self._base(folder)).requires_grad_(False)
-            slots["frozen"] = self._frozen
-        return slots
-
-    def _base(self, folder: Path) -> Path:
-        key = base_of(folder)
-        return self.store.fetch(key, self.work / key)
+    def _assemble(self, folder: Path) -> Team:
+        """Over the base that the version names. Whole models that leave no role to the base need none."""
+        slots = slots_in(folder)
+        whole = not any((folder / "slots" / slot / "adapter_config.json").is_file() for slot in slots)
+        casting = Casting(self._spoken, trained=tuple(slots) if whole else (), frozen=FROZEN in self._spoken)
+        if whole and self._spoken <= set(slots):
+            team = assemble(self._read(folder / "slots" / slots[0]), read_tokenizer(folder), casting, saved=folder)
+        else:
+            key = base_of(folder)
+            start = self.store.fetch(key, self.work / key)
+            team = assemble(self._read(start), read_tokenizer(folder), casting, start=start, saved=folder)
+        team.requires_grad_(False)
+        return team
 
     def _read(self, folder: Path) -> PreTrainedModel:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=self.config.model.dtype).to(device())
-        return model
+        return read_model(folder, torch.float32 if self.config.model.dtype == "float32" else torch.bfloat16, device())

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from rolecast.errors import ArtifactError
 from rolecast.learner import checkpoint
 from rolecast.learner.checkpoint import Checkpoint
@@ -19,12 +17,10 @@ from rolecast.stages.run import Run
 log = logging.getLogger(__name__)
 
 
-def save(
-    run: Run, stage: str, step: int, learner: Learner, tokenizer: PreTrainedTokenizerBase, progress: Mapping[str, Any], keep: int
-) -> None:
+def save(run: Run, stage: str, step: int, learner: Learner, progress: Mapping[str, Any], keep: int) -> None:
     """Every rank calls it. Local first; then every node uploads its part, the first one last, and prunes what is older."""
     folder, ranks = run.stage(stage) / "checkpoints", learner.ranks
-    path = checkpoint.save(folder, step, learner, tokenizer, progress, keep)
+    path = checkpoint.save(folder, step, learner, progress, keep)
     if ranks.leads_node and not ranks.first:
         run.publish(checkpoint.part_of(path, ranks.node))
     ranks.barrier()

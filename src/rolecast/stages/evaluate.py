@@ -12,9 +12,10 @@ from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.rollout.render import Renderer
+from rolecast.schedule import find
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
-from rolecast.stages.team import load_model, load_questions, open_judge, open_retriever, prepare_torch, require_model
+from rolecast.stages.team import finished_team, load_questions, open_judge, open_retriever, prepare_torch, require_model
 from rolecast.store.artifact import writing
 from rolecast.types import Version
 
@@ -32,10 +33,10 @@ def evaluate(run: Run, stage: str) -> Path:
 def _evaluate(run: Run, stage: str) -> None:
     c = run.config
     prepare_torch(c)
-    model, tokenizer = load_model(run.model(stage), c.model)
-    method, renderer = make_method(c.method), Renderer(tokenizer)
-    slots = {role.slot: model for role in method.roles.values()}
-    engine = TransformersEngine(slots, renderer, c.engine.max_batch, c.model.max_context, str(Version(c.name, 0, 0, stage)))
+    method = make_method(c.method)
+    team, speakers = finished_team(run, method, find(method.schedule(), stage))
+    renderer = Renderer(team.tokenizer)
+    engine = TransformersEngine(speakers, renderer, c.engine.max_batch, c.model.max_context, str(Version(c.name, 0, 0, stage)))
     collector = Collector(
         method, engine, open_retriever(run), open_judge(), renderer, c.seed, c.model.max_context, c.engine.in_flight, c.lockstep
     )

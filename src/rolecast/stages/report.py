@@ -13,18 +13,17 @@ from rolecast.stages.metrics import read_metrics
 from rolecast.stages.run import Run, seconds
 from rolecast.store.artifact import write_text
 
-STAGES = ("sft", "rl")
-
 
 def report(run: Run) -> Path:
     """Writes both files from whatever stages the run has; returns the summary's path."""
-    results = {stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in STAGES if run.has(run.evaluation(stage))}
-    curves = {stage: read_metrics(run.recall(run.stage(stage) / "metrics.jsonl").parent) for stage in STAGES}
+    stages = [stage.name for stage in run.config.schedule]
+    results = {stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in stages if run.has(run.evaluation(stage))}
+    curves = {stage: read_metrics(run.recall(run.stage(stage) / "metrics.jsonl").parent) for stage in stages}
     summary: dict[str, Any] = {
         "method": run.config.method.name,
         "seed": run.config.seed,
         "stages": results,
-        "controls": _controls(results, curves["rl"]),
+        "controls": _controls(results, [row for rows in curves.values() for row in rows]),
         "seconds": seconds(run),
         "report": "report.html",
     }

@@ -6,28 +6,23 @@ its share of the update.
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
-import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rolecast.config import ModelConfig
-from rolecast.errors import CollapseError, InputError, Interrupted
+from rolecast.config import RlConfig
+from rolecast.errors import CollapseError, Interrupted
 from rolecast.evaluation.trace import trace
 from rolecast.learner import checkpoint
-from rolecast.learner.adapters import is_adapter, merge_adapter
-from rolecast.learner.backends import trained_weights
-from rolecast.learner.learner import Learner, Metrics, make_learner
-from rolecast.learner.model import Critic, Policy
-from rolecast.learner.ranks import ALONE, Ranks
+from rolecast.learner.learner import Learner, make_learner
+from rolecast.learner.ranks import Ranks
 from rolecast.learner.step import reinforce
+from rolecast.learner.tally import Metrics
 from rolecast.methods.registry import make_method
 from rolecast.ports import Sampling
 from rolecast.rewards.text import exact_match, token_f1
@@ -37,38 +32,30 @@ from rolecast.stages import checkpoints
 from rolecast.stages.metrics import MetricsLog
 from rolecast.stages.progress import Progress
 from rolecast.stages.publish import Publisher, open_publisher
-from rolecast.stages.run import Run, working
-from rolecast.stages.sampling import Sampler, describe, shuffled, valid_share
+from rolecast.stages.run import Run
+from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled, valid_share
 from rolecast.stages.stopping import stopping
-from rolecast.stages.team import CPU, load_model, load_questions, prepare_torch, require_model, trained_model
+from rolecast.stages.team import load_questions, training_team, write_model
 from rolecast.store.artifact import write_text, writing
-from rolecast.types import Question, Thread, Trajectory, Unit
+from rolecast.types import Example, Question, Stage, Thread, Trajectory, Unit
 from rolecast.wire.coordinator import pack
 
 log = logging.getLogger(__name__)
+GATE = 1e-4  # mean |ratio − 1| of freshly sampled tokens, where trainer and engine compute in float32
+NARROW_GATE = 5e-2  # in bfloat16, where another batch shape changes a log-prob by some 1e-2
 
 
-def rl(run: Run, ranks: Ranks = ALONE) -> Path:
-    """Trains from the SFT model, or goes on from the newest checkpoint; returns the best model's folder."""
-    if checkpoints.ready(run, run.model("rl"), ranks):
-        return run.model("rl")
-    if not make_method(run.config.method).objectives():
-        raise InputError(f"method {run.config.method.name} is not trained by RL; see `rolecast methods`")
-    checkpoints.ready(run, run.model("sft"), ranks)
-    require_model(run, "sft")
-    with working(run, "rl", ranks.first), ExitStack() as stack:
-        prepare_torch(run.config)
-        trainer = Trainer.open(run, ranks, stack)
+def rl(run: Run, stage: Stage, ranks: Ranks) -> None:
+    """Trains from the stage's start, or goes on from the newest checkpoint; the best model on dev is the stage's."""
+    with ExitStack() as stack:
+        trainer = Trainer.open(run, stage, ranks, stack)
         trainer.train()
         if ranks.first:
             run.has(trainer.best)  # after a resume it may be in the store alone
-            with writing(run.model("rl"), "model", {"config": run.config.fingerprint, **trainer.progress.best}) as partial:
-                shutil.copytree(trainer.best, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns("manifest.json"))
-                if is_adapter(partial):
-                    merge_adapter(partial, load_model(run.model("sft"), run.config.model, CPU)[0], trainer.tokenizer)
-            run.publish(run.model("rl"))
+            with writing(run.model(stage.name), "model", {"config": run.config.fingerprint, **trainer.progress.best}) as partial:
+                write_model(run, stage, trainer.best, partial)
+            run.publish(run.model(stage.name))
         ranks.barrier()
-    return run.model("rl")
 
 
 @dataclass(slots=True)
@@ -80,6 +67,16 @@ class TrainerState:
     rollbacks: int = 0
     sampled: int = 0
     dropped: int = 0
+    idle: int = 0  # steps in a row that nothing could be learned from
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What an update needs of a step's rollouts."""
+
+    threads: list[Thread]
+    units: list[Unit]
+    examples: list[Example]
 
 
 @dataclass(slots=True)
@@ -87,50 +84,51 @@ class Trainer:
     """`sampler` and `publisher` are the first rank's; the others have None and follow."""
 
     run: Run
+    stage: Stage
     learner: Learner
     sampler: Sampler | None
     publisher: Publisher | None
-    tokenizer: PreTrainedTokenizerBase
     dev: list[Question]
     start: int
     progress: TrainerState
 
     @property
+    def config(self) -> RlConfig:
+        return self.run.config.rl(self.stage.name)
+
+    @property
     def folder(self) -> Path:
-        return self.run.stage("rl")
+        return self.run.stage(self.stage.name)
 
     @property
     def best(self) -> Path:
         return self.folder / "best" / f"step-{int(self.progress.best['step']):06d}"
 
     @classmethod
-    def open(cls, run: Run, ranks: Ranks, stack: ExitStack) -> Trainer:
-        c = run.config
-        resumed = checkpoints.newest(run, "rl", ranks)
-        model, tokenizer = trained_model(c, functools.partial(load_model, run.model("sft"), c.model), resumed.model if resumed else None)
-        method = make_method(c.method)
-        [objective] = method.objectives()
+    def open(cls, run: Run, stage: Stage, ranks: Ranks, stack: ExitStack) -> Trainer:
+        c = run.config.rl(stage.name)
+        method = make_method(run.config.method)
+        resumed = checkpoints.newest(run, stage.name, ranks)
+        team = training_team(run, method, stage, resumed.path if resumed else None)
         learner = make_learner(
-            objective, Policy(model, c.rl.temperature), c.rl.optimizer, c.rl.steps * objective.epochs * objective.minibatches, c.seed,
-            max_tokens=c.rl.max_tokens, gate=c.rl.ratio_gate, ranks=ranks, backend=c.learner,
-            reference=Policy(_frozen(run.model("sft"), c.model), c.rl.temperature) if objective.kl else None,
-            critic=Critic(load_model(run.model("sft"), c.model)[0]) if objective.critic else None,
+            stage.objectives, team, c.optimizer, c.steps, run.config.seed, temperature=c.temperature, max_tokens=c.max_tokens, ranks=ranks,
+            backend=run.config.learner, optimizers=c.optimizers,
         )  # fmt: skip
         if resumed:
             resumed.restore(learner)
         state = TrainerState(**resumed.progress) if resumed else TrainerState()
         sampler = publisher = None
         if ranks.first:
-            publisher = stack.enter_context(open_publisher(run, method, model, tokenizer))
-            sampler = Sampler(c, objective, publisher.rollouts, load_questions(run, "train"), state.sampled, state.dropped)
-        dev = load_questions(run, "dev")[: c.rl.dev] if ranks.first else []
-        return cls(run, learner, sampler, publisher, tokenizer, dev, resumed.step if resumed else 0, state)
+            publisher = stack.enter_context(open_publisher(run, method, stage, team))
+            sampler = Sampler(run.config, stage, publisher.rollouts, load_questions(run, "train"), state.sampled, state.dropped)
+        dev = load_questions(run, "dev")[: c.dev] if ranks.first else []
+        return cls(run, stage, learner, sampler, publisher, dev, resumed.step if resumed else 0, state)
 
     def train(self) -> None:
-        c = self.run.config.rl
+        c, name = self.config, self.stage.name
         first = self.learner.ranks.first
         metrics = MetricsLog(self.folder, self.start or -1, first)  # the row of a step has the number of steps done
-        bar = Progress("rl", c.steps, self.start, every=5.0, shown=first)
+        bar = Progress(name, c.steps, self.start, every=5.0, shown=first)
         self.publish(self.start)
         if self.start == 0:
             metrics.write(0, self.evaluate(0))
@@ -138,46 +136,61 @@ class Trainer:
             for step in range(self.start, c.steps):
                 numbers = self.step(step)
                 done = step + 1
+                over = done == c.steps or self.progress.idle >= c.idle_steps
                 self.publish(done)
-                if done % c.eval_every == 0 or done == c.steps:
+                if done % c.eval_every == 0 or over:
                     numbers |= self.evaluate(done)
                     if self._guard(done):
                         self.publish(done)
                 metrics.write(done, numbers)
                 bar.update(done, {name: value for name, value in numbers.items() if name in ("dev/em", "reward", "clip_fraction")})
+                if over:
+                    break
                 told = stop.asked()
-                if done < c.steps and (told or done % c.checkpoint_every == 0):
-                    checkpoints.save(self.run, "rl", done, self.learner, self.tokenizer, asdict(self.progress), c.keep)
+                if told or done % c.checkpoint_every == 0:
+                    checkpoints.save(self.run, name, done, self.learner, asdict(self.progress), c.keep)
                     self._prune_best()
                     if told:
-                        raise Interrupted(f"rl was told to end; it is saved at step {done}, the same command goes on from there")
+                        raise Interrupted(f"{name} was told to end; it is saved at step {done}, the same command goes on from there")
         metrics.close()
         if first:
             self.run.record(self.folder / "metrics.jsonl")
 
     def publish(self, step: int) -> None:
         """The weights as they are answer from now on."""
-        weights = self.learner.model_weights()
+        weights = self.learner.weights()
         if self.publisher is not None:
             self.publisher.publish(step, weights, self.progress.rollbacks)
 
     def step(self, step: int) -> Metrics:
-        """One batch of groups, one update."""
-        threads, units, numbers = self.learner.ranks.agree(self._sampled(step) if self.sampler is not None else None)
-        return {**numbers, **reinforce(self.learner, threads, units)}
+        """One batch of groups, one update. A step that nothing can be learned from is left out; too many in a row end the stage:
+        with its best model if the questions are solved, as an error otherwise."""
+        sampled, numbers = self.learner.ranks.agree(self._sampled(step) if self.sampler is not None else None)
+        if sampled is None:
+            self.progress.idle += 1
+            return numbers
+        self.progress.idle = 0
+        gate = self.config.ratio_gate or (GATE if self.run.config.model.dtype == "float32" else NARROW_GATE)
+        return {**numbers, **reinforce(self.learner, sampled.threads, sampled.units, sampled.examples, gate=gate)}
 
-    def _sampled(self, step: int) -> tuple[list[Thread], list[Unit], Metrics]:
+    def _sampled(self, step: int) -> tuple[Sampled | None, Metrics]:
         assert self.sampler is not None
-        c = self.run.config
-        groups, numbers = self.sampler.sample(step)
-        self.progress.sampled, self.progress.dropped = self.sampler.sampled, self.sampler.dropped
-        units = [unit for group in groups for unit in self.sampler.rollouts.method.credit(group)]
-        if c.rl.shuffle_rewards:
-            units = shuffled(units, stream(c.seed, "shuffle", step))
-        trajectories = [t for group in groups for t in group]
-        if c.rl.record:
-            self._record(step, trajectories)
-        return [thread for t in trajectories for thread in t.threads], units, {**numbers, **describe(trajectories, units)}
+        try:
+            batch, numbers = self.sampler.sample(step)
+        except NothingLearnedError as nothing:
+            log.warning("%s", nothing)
+            if not nothing.solved and self.progress.idle + 1 >= self.config.idle_steps:
+                raise
+            return None, {"idle": 1.0, "tokens/sampled": float(self.sampler.sampled)}
+        finally:
+            self.progress.sampled, self.progress.dropped = self.sampler.sampled, self.sampler.dropped
+        units = batch.units
+        if self.config.shuffle_rewards:
+            units = shuffled(units, stream(self.run.config.seed, "shuffle", step))
+        if self.config.record:
+            self._record(step, batch.trajectories)
+        threads = [thread for t in batch.trajectories for thread in t.threads]
+        return Sampled(threads, units, batch.examples), {**numbers, **describe(batch.trajectories, units)}
 
     def _record(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """The step's shard. A step that is done again after a crash has samples of its own, and replaces it."""
@@ -192,14 +205,14 @@ class Trainer:
         ranks = self.learner.ranks
         numbers = ranks.agree(self._evaluated(step) if self.sampler is not None else None)
         em = numbers["dev/em"]
-        self.progress.low = self.progress.low + 1 if em < self.run.config.rl.guard.fraction * self.progress.best["em"] else 0
+        self.progress.low = self.progress.low + 1 if em < self.config.guard.fraction * self.progress.best["em"] else 0
         if em > self.progress.best["em"]:
             self.progress.best = {"step": step, "em": em}
-            weights = self.learner.model_weights()
+            weights = self.learner.weights()
             if ranks.first:
                 self.run.discard(self.best)  # a step that is done again after a crash
                 with writing(self.best, "model", {"step": step, "dev_em": em}) as partial:
-                    checkpoint.save_model(self.learner.policy.model, self.tokenizer, partial, weights)
+                    self.learner.team.save(self.learner.slots, partial, weights)
                 self.run.publish(self.best)
         return numbers
 
@@ -223,13 +236,13 @@ class Trainer:
         }
 
     def _keep_traces(self, step: int, done: list[Trajectory]) -> None:
-        kept = [trace(t) for t in done[: self.run.config.rl.traces]]
+        kept = [trace(t) for t in done[: self.config.traces]]
         (self.folder / "traces").mkdir(parents=True, exist_ok=True)
         write_text(self.folder / "traces" / f"step-{step:06d}.json", json.dumps(kept))
 
     def _guard(self, step: int) -> bool:
         """Restores the best model after `patience` collapsed evaluations; gives up after `rollbacks` of them."""
-        guard = self.run.config.rl.guard
+        guard = self.config.guard
         if self.progress.low < guard.patience:
             return False
         if self.progress.rollbacks >= guard.rollbacks:
@@ -239,14 +252,7 @@ class Trainer:
             )
         log.warning("step %d: dev EM collapsed; rolling back to step %d", step, self.progress.best["step"])
         checkpoints.ready(self.run, self.best, self.learner.ranks)
-        c = self.run.config
-        best, _ = trained_model(c, functools.partial(load_model, self.run.model("sft"), c.model), self.best, CPU)
-        self.learner.load_model_weights(trained_weights(best))
+        self.learner.load_weights(self.learner.team.read(self.best, self.learner.slots))
         self.progress.rollbacks += 1
         self.progress.low = 0
         return True
-
-
-def _frozen(path: Path, config: ModelConfig) -> PreTrainedModel:
-    model, _ = load_model(path, config)
-    return model.requires_grad_(False)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from rolecast.config import RunConfig, read_json_config
+from rolecast.config import RunConfig, make_config, read_json
 from rolecast.errors import InputError
 from rolecast.ports import Store
 from rolecast.processes import die_with_parent
@@ -27,6 +27,7 @@ from rolecast.store.artifact import MANIFEST, committed, recover, write_text
 from rolecast.store.uri import S3, open_store
 
 WORKDIR = "ROLECAST_WORKDIR"
+FORMAT = 2  # of a run's folder: stages by name, slots in `slots/`
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def create(location: Path | str, config: RunConfig) -> Run:
 
 
 def _create(location: Path | str, path: Path, store: Store | None, config: RunConfig) -> Run:
-    text = json.dumps(config.model_dump(mode="json"), indent=1)
+    text = json.dumps({"format": FORMAT, **config.model_dump(mode="json")}, indent=1)
     if store is not None:
         if not store.put("run.json", text.encode(), absent=True):
             _same(location, open_run(location).config, config)
@@ -160,7 +161,17 @@ def open_run(location: Path | str) -> Run:
     text = store.get("run.json") if store is not None else (path / "run.json").read_bytes() if (path / "run.json").is_file() else None
     if text is None:
         raise InputError(f"{location} is not a run: it has no run.json; start one with `rolecast pipeline run`")
-    return Run(path, read_json_config(text.decode(), f"{location}/run.json"), store, str(location) if store is not None else "")
+    return Run(path, _read(text.decode(), f"{location}/run.json"), store, str(location) if store is not None else "")
+
+
+def _read(text: str, origin: str) -> RunConfig:
+    """Raises InputError for a run of another format: its models lie elsewhere, and its config says other things."""
+    data = read_json(text, origin)
+    if isinstance(data, dict) and data.pop("format", 1) != FORMAT:
+        raise InputError(
+            f"{origin} was written by another version of rolecast (its format is not {FORMAT}); read it with that one, or start the run anew"
+        )
+    return make_config(data, origin)
 
 
 def _place(location: Path | str) -> tuple[Path, Store | None]:

@@ -12,50 +12,83 @@ import numpy as np
 from rolecast.config import RunConfig
 from rolecast.credit import group_advantages
 from rolecast.errors import EmptyUpdateError
-from rolecast.learner.learner import Metrics
+from rolecast.learner.tally import Metrics
 from rolecast.ports import Sampling
 from rolecast.rewards.text import exact_match
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.rollouts import Rollouts
 from rolecast.seeding import stream
-from rolecast.types import Objective, Question, Trajectory, Unit
+from rolecast.types import Example, Question, Stage, Trajectory, Unit
+
+SOLVED = 0.95  # mean score of rollouts whose questions have nothing left to teach
+
+
+class NothingLearnedError(EmptyUpdateError):
+    """No group of a step can be learned from. `solved`: because the rollouts are right."""
+
+    def __init__(self, message: str, solved: bool) -> None:
+        super().__init__(message)
+        self.solved = solved
+
+
+@dataclass(frozen=True, slots=True)
+class Credited:
+    """One question's rollouts with what each of them earned: credit is given once."""
+
+    trajectories: list[Trajectory]
+    units: list[Unit]
+    examples: list[Example]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    groups: list[Credited]
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        return [t for group in self.groups for t in group.trajectories]
+
+    @property
+    def units(self) -> list[Unit]:
+        return [unit for group in self.groups for unit in group.units]
+
+    @property
+    def examples(self) -> list[Example]:
+        return [example for group in self.groups for example in group.examples]
 
 
 @dataclass(slots=True)
 class Sampler:
-    """Draws questions and has them played. `sampled` and `dropped` count over the whole run."""
+    """Draws questions and has them played. `sampled` and `dropped` count over the whole stage."""
 
     config: RunConfig
-    objective: Objective
+    stage: Stage
     rollouts: Rollouts
     questions: Sequence[Question]
-    sampled: int = 0  # tokens of the trained slot, the budget that methods are compared on
+    sampled: int = 0  # tokens of the trained slots, the budget that methods are compared on
     dropped: int = 0  # groups without variance
 
-    def sample(self, step: int) -> tuple[list[list[Trajectory]], Metrics]:
+    def sample(self, step: int) -> tuple[Batch, Metrics]:
         """Groups of rollouts. With dynamic sampling, groups without variance are drawn again from other questions; without
-        it, a whole step is, if no group of it varies and the objective compares within groups."""
-        c = self.config
-        mode = getattr(c.method, "dynamic_sampling", "off")
-        kept: list[list[Trajectory]] = []
-        dropped = 0
-        for round_ in range(c.rl.refill + 1):
-            wanted = c.rl.questions - len(kept)
-            groups = self._groups(step, round_, wanted)
+        it, a whole step is, if nothing of it can be learned from."""
+        c = self.config.rl(self.stage.name)
+        mode = getattr(self.config.method, "dynamic_sampling", "off")
+        kept: list[Credited] = []
+        drawn: list[Credited] = []
+        for round_ in range(c.refill + 1):
+            groups = self._groups(step, round_, c.questions - len(kept))
+            drawn += groups
             if mode == "off":
-                useful = groups if self._trains(groups) else []
+                kept += groups if any(map(self._teaches, groups)) else []
             else:
-                useful = [g for g in map(self._imperfect, groups) if self._varies(g)]
-            dropped += len(groups) - len(useful)
-            kept += useful
-            if len(kept) == c.rl.questions or (mode == "off" and kept):
+                kept += [g for g in map(self._imperfect, groups) if self._teaches(g)]
+            if len(kept) == c.questions or (mode == "off" and kept):
                 break
         if not kept:
-            raise EmptyUpdateError(
-                f"step {step}: no group has any variance after {c.rl.refill + 1} rounds; raise rl.questions or rl.refill"
-            )
+            raise NothingLearnedError(f"step {step}, after {c.refill + 1} rounds: {nothing_learned(drawn)}", solved(drawn))
+        dropped = len(drawn) - len(kept)
         self.dropped += dropped
-        return kept, {
+        return Batch(kept), {
             "groups": float(len(kept)),
             "groups/dropped": float(dropped),
             "tokens/sampled": float(self.sampled),
@@ -67,31 +100,58 @@ class Sampler:
         counts = self.rollouts.control.counts
         return {f"leases/{name}": float(counts[name]) for name in ("expired", "duplicates", "fenced", "abandoned") if counts.get(name)}
 
-    def _groups(self, step: int, round_: int, count: int) -> list[list[Trajectory]]:
-        c = self.config.rl
+    def _groups(self, step: int, round_: int, count: int) -> list[Credited]:
+        c = self.config.rl(self.stage.name)
         questions = stream(self.config.seed, "questions", step, round_).sample(self.questions, min(count, len(self.questions)))
         episodes = [Episode(q, f"{step}.{round_}:{q.id}", m) for q in questions for m in range(c.group)]
         done = self.rollouts.collect(episodes, Sampling(c.temperature, c.top_p), "train")
-        threads = [thread for t in done for thread in t.threads if thread.slot == self.objective.slot]
+        threads = [thread for t in done for thread in t.threads if thread.slot in self.stage.trained]
         self.sampled += sum(len(action.ids) for thread in threads for action in thread.actions)
         groups: dict[str, list[Trajectory]] = defaultdict(list)
         for trajectory in done:
             groups[trajectory.group].append(trajectory)
-        return list(groups.values())
+        method = self.rollouts.method
+        return [Credited(group, method.credit(group), method.examples(group)) for group in groups.values()]
 
-    def _trains(self, groups: Sequence[Sequence[Trajectory]]) -> bool:
-        return self.objective.estimator != "group" or any(map(self._varies, groups))
+    def _teaches(self, group: Credited) -> bool:
+        """Whether any objective can learn from the group: one that compares within groups needs rewards that differ."""
+        for objective in self.stage.objectives:
+            own = [unit for unit in group.units if unit.objective == objective.name]
+            if objective.estimator == "group" and any(group_advantages(own, objective.eps).values()):
+                return True
+            if objective.estimator != "group" and own:
+                return True
+        return bool(group.examples)
 
-    def _varies(self, group: Sequence[Trajectory]) -> bool:
-        units = self.rollouts.method.credit(group)
-        return any(group_advantages(units, 1e-6).values())
-
-    def _imperfect(self, group: list[Trajectory]) -> list[Trajectory]:
+    def _imperfect(self, group: Credited) -> Credited:
         """DECOR 4.4 to the letter keeps trajectories with 0 < R < 1 only; the default keeps whole groups."""
         if getattr(self.config.method, "dynamic_sampling", "off") != "trajectory":
             return group
-        rewards = {t.id: [unit.reward for unit in self.rollouts.method.credit([t])] for t in group}
-        return [t for t in group if rewards[t.id] and 0 < float(np.mean(rewards[t.id])) < 1]
+        rewards: dict[str, list[float]] = defaultdict(list)
+        for unit in group.units:
+            rewards[unit.rollout].append(unit.reward)
+        kept = {rollout for rollout, earned in rewards.items() if 0 < float(np.mean(earned)) < 1}
+        return Credited(
+            [t for t in group.trajectories if t.id in kept], [unit for unit in group.units if unit.rollout in kept], group.examples
+        )
+
+
+def solved(groups: Sequence[Credited]) -> bool:
+    scores = [exact_match(t.answer, t.question.gold.answers) for group in groups for t in group.trajectories]
+    return bool(scores) and float(np.mean(scores)) >= SOLVED
+
+
+def nothing_learned(groups: Sequence[Credited]) -> str:
+    """Why nothing can be learned from these groups, in shares, with the next step for the largest."""
+    trajectories = [t for group in groups for t in group.trajectories]
+    total = max(1, len(trajectories))
+    failed = sum(t.status == "error" for t in trajectories) / total
+    malformed = sum(t.status in ("format", "length") for t in trajectories) / total
+    mute = sum(t.status != "error" and not any(r.value is not None for r in t.rewards) for t in trajectories) / total
+    equal = max(0.0, 1 - failed - malformed - mute)
+    shares = f"of {len(trajectories)} rollouts {failed:.0%} failed, {malformed:.0%} broke their form or ran out of room, {mute:.0%} are unscored, {equal:.0%} earned what the others of their question did"  # fmt: skip
+    worst = max((failed, "look at the episodes' faults"), (malformed, "train longer in SFT or raise max_tokens"), (mute, "see why the judge gives no score"), (equal, "the questions are solved or out of reach: take others, or raise questions or refill"))  # fmt: skip
+    return f"no group teaches anything: {shares}; {worst[1]}"
 
 
 def shuffled(units: Sequence[Unit], rng: random.Random) -> list[Unit]:

@@ -10,9 +10,9 @@ from rolecast.methods.registry import make_method
 from rolecast.ports import Retriever
 from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.rollout.render import Renderer
+from rolecast.schedule import Schedule, find
 from rolecast.stages.run import Run, open_run
-from rolecast.stages.team import load_model, open_retriever, prepare_torch
-from rolecast.store.artifact import verify
+from rolecast.stages.team import finished_team, open_retriever, prepare_torch
 
 
 def open_agent(location: Path | str, stage: str | None = None, retriever: Retriever | None = None) -> Agent:
@@ -21,21 +21,21 @@ def open_agent(location: Path | str, stage: str | None = None, retriever: Retrie
     run = open_run(location)
     c = run.config
     prepare_torch(c)
-    path = run.model(_trained_stage(run, stage))
-    verify(path, "model")
-    model, tokenizer = load_model(path, c.model)
-    method, renderer = make_method(c.method), Renderer(tokenizer)
-    engine = TransformersEngine({role.slot: model for role in method.roles.values()}, renderer, c.engine.max_batch, c.model.max_context)
+    method = make_method(c.method)
+    team, speakers = finished_team(run, method, find(method.schedule(), _trained_stage(run, method.schedule(), stage)))
+    renderer = Renderer(team.tokenizer)
+    engine = TransformersEngine(speakers, renderer, c.engine.max_batch, c.model.max_context)
     return Agent(c.name, method, engine, retriever or open_retriever(run), renderer, c.model.max_context)
 
 
-def _trained_stage(run: Run, stage: str | None) -> str:
+def _trained_stage(run: Run, schedule: Schedule, stage: str | None) -> str:
     """Models are fetched only as far as needed."""
-    for name in (stage,) if stage else ("rl", "sft"):
+    names = [found.name for found in reversed(schedule)]
+    for name in (stage,) if stage else names:
         if run.has(run.model(name)):
             return name
-    place = run.location or run.path
+    place, first = run.location or run.path, schedule[0].name if schedule else ""
     if stage is None:
-        raise InputError(f"{place} has no trained model yet; run its sft stage first")
-    trained = [name for name in ("rl", "sft") if run.has(run.model(name))]
-    raise InputError(f"{place} has no {stage} model; " + (f"it has {', '.join(trained)}" if trained else "run its sft stage first"))
+        raise InputError(f"{place} has no trained model yet; run its {first} stage first")
+    trained = [name for name in names if run.has(run.model(name))]
+    raise InputError(f"{place} has no {stage} model; " + (f"it has {', '.join(trained)}" if trained else f"run its {first} stage first"))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
-from rolecast.config import RunConfig
+from rolecast.config import RunConfig, SftConfig
 from rolecast.errors import Interrupted
-from rolecast.learner import checkpoint
-from rolecast.learner.adapters import is_adapter, merge_adapter
-from rolecast.learner.batch import sft_batch
-from rolecast.learner.learner import make_learner
-from rolecast.learner.model import Policy
-from rolecast.learner.ranks import ALONE, Ranks
+from rolecast.learner.learner import Learner, make_learner
+from rolecast.learner.ranks import Ranks
 from rolecast.methods.base import Method
 from rolecast.methods.registry import make_method
 from rolecast.rollout.render import Renderer
@@ -20,72 +17,83 @@ from rolecast.seeding import stream
 from rolecast.stages import checkpoints
 from rolecast.stages.metrics import MetricsLog
 from rolecast.stages.progress import Progress
-from rolecast.stages.run import Run, working
+from rolecast.stages.run import Run
 from rolecast.stages.stopping import stopping
-from rolecast.stages.team import CPU, prepare_torch, start_model, trained_model
+from rolecast.stages.team import slot_of, training_team, write_model
 from rolecast.store.artifact import writing
 from rolecast.teachers.drills import draw_drill
 from rolecast.teachers.examples import deal, draw_turns, teacher_of
-from rolecast.types import Example, Objective
+from rolecast.types import Example, Stage
 
 BLOCK = 32  # batches drawn at a time
 LOG_EVERY = 10
 
 
-def sft(run: Run, ranks: Ranks = ALONE) -> Path:
-    """Trains, or goes on from the newest checkpoint; returns the model's folder. Does nothing if it is there."""
-    if not checkpoints.ready(run, run.model("sft"), ranks):
-        with working(run, "sft", ranks.first):
-            _train(run, ranks)
-    return run.model("sft")
-
-
-def _train(run: Run, ranks: Ranks) -> None:
-    c = run.config
-    prepare_torch(c)
-    folder = run.stage("sft")
-    resumed = checkpoints.newest(run, "sft", ranks)
-    model, tokenizer = trained_model(c, functools.partial(start_model, c), resumed.model if resumed else None)
-    objective = Objective("sft", "shared", "nll", "none", "token", c.sft.lr, minibatches=1)
-    learner = make_learner(objective, Policy(model), c.sft.optimizer, c.sft.steps, c.seed, ranks=ranks, backend=c.learner)
+def sft(run: Run, stage: Stage, ranks: Ranks) -> None:
+    c = run.config.sft(stage.name)
+    folder = run.stage(stage.name)
+    method = make_method(run.config.method)
+    resumed = checkpoints.newest(run, stage.name, ranks)
+    team = training_team(run, method, stage, resumed.path if resumed else None)
+    objectives = [replace(objective, lr=c.lr) for objective in stage.objectives]
+    learner = make_learner(
+        objectives, team, c.optimizer, c.steps, run.config.seed, ranks=ranks, backend=run.config.learner, max_tokens=c.max_tokens,
+        optimizers=c.optimizers,
+    )  # fmt: skip
     if resumed:
         resumed.restore(learner)
     start = resumed.step if resumed else 0
-    method, renderer = make_method(c.method), Renderer(tokenizer)
+    renderer = Renderer(team.tokenizer)
     metrics = MetricsLog(folder, start - 1 if resumed else -1, ranks.first)
-    progress = Progress("sft", c.sft.steps, start, shown=ranks.first)
+    progress = Progress(stage.name, c.steps, start, shown=ranks.first)
     block: list[list[Example]] = []
     with stopping(ranks) as stop:
-        for step in range(start, c.sft.steps):
+        for step in range(start, c.steps):
             if step % BLOCK == 0 or not block:
-                block = draw_block(c, method, renderer, step // BLOCK)
-            numbers = learner.update(sft_batch("shared", block[step % BLOCK]))
+                block = draw_block(run.config, stage, method, renderer, step // BLOCK)
+            numbers = _update(learner, method, stage, block[step % BLOCK])
             if step % LOG_EVERY == 0:
                 metrics.write(step, numbers)
-            progress.update(step + 1, {"nll": numbers["nll"]})
+            progress.update(step + 1, {name: value for name, value in numbers.items() if name.split("/")[-1] == "nll"})
             done, told = step + 1, stop.asked()
-            if done < c.sft.steps and (told or done % c.sft.checkpoint_every == 0):
-                checkpoints.save(run, "sft", done, learner, tokenizer, {}, c.sft.keep)
+            if done < c.steps and (told or done % c.checkpoint_every == 0):
+                checkpoints.save(run, stage.name, done, learner, {}, c.keep)
                 if told:
-                    raise Interrupted(f"sft was told to end; it is saved at step {done}, the same command goes on from there")
+                    raise Interrupted(f"{stage.name} was told to end; it is saved at step {done}, the same command goes on from there")
     metrics.close()
-    weights = learner.model_weights()
-    if ranks.first:
-        with writing(run.model("sft"), "model", {"config": c.fingerprint, "steps": c.sft.steps}) as partial:
-            checkpoint.save_model(model, tokenizer, partial, weights)
-            if is_adapter(partial):
-                merge_adapter(partial, start_model(c, CPU)[0], tokenizer)
+    _finish(run, stage, learner, folder)
+
+
+def _update(learner: Learner, method: Method, stage: Stage, rows: list[Example]) -> dict[str, float]:
+    """Every slot learns from the turns of the roles that speak with it; a drill, which no role said, is every slot's."""
+    cuts = []
+    for objective in learner.objectives:
+        own = [row for row in rows if row.tag not in method.roles or slot_of(method, stage, row.tag) == objective.slot]
+        if own:
+            cuts.append(learner.cut(objective, [], [], [], {}, own))
+    return learner.update(cuts)
+
+
+def _finish(run: Run, stage: Stage, learner: Learner, folder: Path) -> None:
+    weights = learner.weights()
+    if learner.ranks.first:
+        trained = folder / "trained"
+        learner.team.save(learner.slots, trained, weights)
+        with writing(run.model(stage.name), "model", {"config": run.config.fingerprint, "stage": stage.name}) as partial:
+            write_model(run, stage, trained, partial)
+        shutil.rmtree(trained)
         run.record(folder / "metrics.jsonl")
-        run.publish(run.model("sft"))
-    ranks.barrier()
+        run.publish(run.model(stage.name))
+    learner.ranks.barrier()
 
 
-def draw_block(c: RunConfig, method: Method, renderer: Renderer, number: int) -> list[list[Example]]:
+def draw_block(config: RunConfig, stage: Stage, method: Method, renderer: Renderer, number: int) -> list[list[Example]]:
     """`BLOCK` batches: drills first, then the teacher's turns. A function of config and number alone, so every rank draws the same."""
-    count = BLOCK * c.sft.batch
-    if number * BLOCK < c.sft.drills:
-        rng = stream(c.seed, "drills", number)
+    c: SftConfig = config.sft(stage.name)
+    count = BLOCK * c.batch
+    if number * BLOCK < c.drills:
+        rng = stream(config.seed, "drills", number)
         rows = [draw_drill(renderer, rng) for _ in range(count)]
     else:
-        rows = draw_turns(method, teacher_of(method, c.sft.errors), renderer, c.seed, number, count, c.sft.mix, c.model.max_context)
-    return deal(rows, c.sft.batch, stream(c.seed, "deal", number))
+        rows = draw_turns(method, teacher_of(method, c.errors), renderer, config.seed, number, count, c.mix, config.model.max_context)
+    return deal(rows, c.batch, stream(config.seed, "deal", number))

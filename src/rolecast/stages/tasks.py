@@ -41,51 +41,55 @@ def _open(run: str) -> Run:
 
 
 @_step
-def prepare(run: str, config: str) -> str:
-    """Creates the run with its world and index."""
+def prepare(run: str, config: str, schedule: str) -> str:
+    """Creates the run with its world and index. `schedule`: the digest of the one that the pipeline was compiled for."""
     from rolecast.config import read_json_config
+    from rolecast.schedule import digest
     from rolecast.stages.index import index
     from rolecast.stages.run import prepare as prepare_run
 
-    prepare_run(run, read_json_config(config), index)
+    read = read_json_config(config)
+    if digest(read.schedule) != schedule:
+        stages = " → ".join(stage.name for stage in read.schedule)
+        raise InputError(
+            f"the config's method has the stages {stages}, and this pipeline was compiled for others; compile it with --config"
+        )
+    prepare_run(run, read, index)
     return run
 
 
 @_step
-def train(run: str, stage: str, launcher: str = "local", job: str = "{}", notes: str | None = None) -> str:
+def train(run: str, stage: str, kind: str, launcher: str = "local", job: str = "{}", notes: str | None = None) -> str:
     """Trains in this process, or launches a job and waits for it.
 
     `job`: JSON of a `TrainingJobSpec` without run and stage. `notes`: where to write what happened, as Markdown. A step that
     launches a job needs neither torch nor the run's files.
     """
-    if stage not in ("sft", "rl"):
-        raise InputError(f"no training stage {stage!r}; there are sft, rl")
     settings = _job_settings(job)
     if launcher == "local" and settings.get("procs_per_node", 1) == 1 and not settings.get("zero_stage"):
         text = _train_here(run, stage)
     else:
-        text = _launch(run, stage, launcher, settings, notes)
+        text = _launch(run, stage, kind, launcher, settings, notes)
     _note(notes, text)
     return run
 
 
 def _train_here(run: str, stage: str) -> str:
-    from rolecast.stages.rl import rl
-    from rolecast.stages.sft import sft
+    from rolecast.stages.train import train as train_stage
 
     start = time.monotonic()
-    {"sft": sft, "rl": rl}[stage](_open(run))
+    train_stage(_open(run), stage)
     return f"# Stage {stage} of {run}\n\nTrained in this step, in {time.monotonic() - start:.0f} s.\n"
 
 
-def _launch(run: str, stage: str, launcher: str, settings: dict[str, Any], notes: str | None) -> str:
+def _launch(run: str, stage: str, kind: str, launcher: str, settings: dict[str, Any], notes: str | None) -> str:
     from rolecast.launching.failure import JobFailed
     from rolecast.launching.launcher import make_launcher
     from rolecast.launching.spec import read_spec
 
     here = {"namespace": os.environ["ROLECAST_NAMESPACE"]} if os.environ.get("ROLECAST_NAMESPACE") else {}
     local = {"image": "none"} if launcher == "local" else {}
-    spec = read_spec({**local, **here, **settings, "run": run, "stage": stage}, "job")
+    spec = read_spec({**local, **here, **settings, "run": run, "stage": stage, "kind": kind}, "job")
     try:
         return make_launcher(launcher).run(spec).report()
     except JobFailed as failure:
@@ -99,8 +103,8 @@ def _job_settings(job: str) -> dict[str, Any]:
         settings = json.loads(job)
     except ValueError as error:
         raise InputError(f"job is not JSON: {error}") from None
-    if not isinstance(settings, dict) or {"run", "stage"} & set(settings):
-        raise InputError("job is a JSON object with keys of a training job's spec, without run and stage, which the pipeline sets")
+    if not isinstance(settings, dict) or {"run", "stage", "kind"} & set(settings):
+        raise InputError("job is a JSON object with keys of a training job's spec, without run, stage and kind, which the pipeline sets")
     return settings
 
 

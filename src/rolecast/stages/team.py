@@ -1,20 +1,14 @@
-"""Puts a team together from a run's config: method, model, tokenizer, retriever, judge."""
+"""Puts a run's parts together: models by stage, retriever, judge, questions."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from rolecast.config import ModelConfig, RunConfig
@@ -23,16 +17,21 @@ from rolecast.devices import device
 from rolecast.errors import InputError
 from rolecast.judge.client import HttpJudge
 from rolecast.judge.lexical import LexicalJudge
-from rolecast.learner.adapters import add_adapter, load_adapter
+from rolecast.methods.base import Method
 from rolecast.ports import Judge, Retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever
 from rolecast.stages.run import Run
 from rolecast.store.artifact import verify
-from rolecast.types import Question
+from rolecast.types import Question, Slot, Stage
+from rolecast.weights.adapters import is_adapter, merge
+from rolecast.weights.canary import canary, differs
+from rolecast.weights.models import CPU, check_model, read_model, read_tokenizer
+from rolecast.weights.team import BASE, FROZEN, Casting, Team, assemble, slots_in
 from rolecast.world.tokenizer import demo_tokenizer
 
-CPU = torch.device("cpu")
+Speakers = Mapping[Slot, Callable[[], PreTrainedModel]]
+MERGED = "merged"  # adapters that became part of a finished model, kept beside it
 
 
 def prepare_torch(config: RunConfig) -> None:
@@ -51,10 +50,16 @@ def prepare_torch(config: RunConfig) -> None:
     torch.use_deterministic_algorithms(config.lockstep, warn_only=on_gpu or not config.lockstep)
 
 
-def start_model(config: RunConfig, place: torch.device | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model that training starts from: a directory, or one from scratch. `place`: as in `load_model`."""
+def dtype_of(config: ModelConfig) -> torch.dtype:
+    return torch.float32 if config.dtype == "float32" else torch.bfloat16
+
+
+def first_model(config: RunConfig, place: torch.device) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model that the run starts from: a directory, or one from scratch."""
     if config.model.path is not None:
-        return load_model(Path(config.model.path), config.model, place)
+        path = Path(config.model.path)
+        check_model(path)
+        return read_model(path, dtype_of(config.model), place), read_tokenizer(path)
     tokenizer = demo_tokenizer()
     scratch = config.model.scratch
     torch.manual_seed(config.seed)
@@ -67,58 +72,97 @@ def start_model(config: RunConfig, place: torch.device | None = None) -> tuple[P
             eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         )
     )  # fmt: skip
-    return model.to(place or device(), _dtype(config.model)), tokenizer
+    return model.to(place, dtype_of(config.model)), tokenizer
 
 
-def trained_model(
-    config: RunConfig,
-    start: Callable[[torch.device | None], tuple[PreTrainedModel, PreTrainedTokenizerBase]],
-    saved: Path | None,
-    place: torch.device | None = None,
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """What a stage trains: the model of `start`, or what was `saved` of it. With LoRA it is an adapter over that model.
+def start_of(run: Run, stage: Stage, place: torch.device) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Path | None]:
+    """What a stage starts from: the base, its tokenizer, and the folder with what is not part of the base."""
+    if not stage.start:
+        return *first_model(run.config, place), None
+    folder = run.model(stage.start)
+    check_model(folder)
+    return read_model(folder, dtype_of(run.config.model), place), read_tokenizer(folder), folder
 
-    `start` takes the `place`, which is as in `load_model`.
+
+def slot_of(method: Method, stage: Stage, role: str) -> Slot:
+    return stage.slots.get(role, method.roles[role].slot)
+
+
+def casting_of(method: Method, stage: Stage, training: bool = True) -> Casting:
+    """What the stage's team consists of; without `training` only what its roles speak with."""
+    spoken = frozenset(slot_of(method, stage, role) for role in method.roles)
+    if not training:
+        return Casting(spoken)
+    anchored = any(objective.kl is not None for objective in stage.objectives)
+    return Casting(spoken, stage.trained, stage.critics, anchored or FROZEN in spoken)
+
+
+def training_team(run: Run, method: Method, stage: Stage, saved: Path | None, place: torch.device | None = None) -> Team:
+    """The team that a stage trains, from the stage's start, or as it was `saved` in a checkpoint."""
+    base, tokenizer, folder = start_of(run, stage, place or device())
+    c = run.config
+    return assemble(base, tokenizer, casting_of(method, stage), start=folder, saved=saved, lora=c.model.lora, seed=c.seed)
+
+
+def finished_team(run: Run, method: Method, stage: Stage) -> tuple[Team, Speakers]:
+    """The team of a stage that has ended, and who speaks for each slot. A frozen role is what it was in training: the stage's start."""
+    require_model(run, stage.name)
+    folder = run.model(stage.name)
+    casting = casting_of(method, stage, training=False)
+    team = assemble(read_model(folder, dtype_of(run.config.model), device()), read_tokenizer(folder), casting, start=folder)
+    speakers: dict[Slot, Callable[[], PreTrainedModel]] = {slot: team.speaker(slot) for slot in casting.spoken}
+    if FROZEN in casting.spoken and stage.kind == "rl" and stage.merges:
+        base, tokenizer, start = start_of(run, stage, device())
+        speakers[FROZEN] = assemble(base, tokenizer, Casting(), start=start).speaker(FROZEN)
+    return team, speakers
+
+
+def write_model(run: Run, stage: Stage, trained: Path, out: Path) -> None:
+    """The stage's model, in an artifact in the making: a whole model with what the stage merges, and other slots beside it in `slots`.
+
+    `trained`: a folder with the slots as they were trained. An adapter is merged in float32 only, and the result must compute what
+    base and adapter did; in a narrower dtype it stays apart, as the base's own adapter.
     """
-    lora = config.model.lora
-    if lora is None:
-        return load_model(saved, config.model, place) if saved else start(place)
-    model, tokenizer = start(place)
-    if saved:
-        load_adapter(model, saved, "shared")
+    whole = [slot for slot in stage.merges if not is_adapter(trained / "slots" / slot)]
+    if whole:
+        shutil.copytree(trained / "slots" / whole[-1], out, dirs_exist_ok=True)
+        read_tokenizer(trained).save_pretrained(out)
+        start = run.model(stage.start) if stage.start else None
     else:
-        add_adapter(model, "shared", lora, config.seed)
-    return model, tokenizer
+        base, tokenizer, start = start_of(run, stage, CPU)
+        _merge(base, tokenizer, stage, start, trained, out)
+    kept = [*((slot, trained) for slot in stage.trained if slot not in stage.merges)]
+    kept += [(slot, start) for slot in slots_in(start) if slot not in (BASE, *stage.trained)] if start is not None else []
+    for slot, root in kept:
+        shutil.copytree(root / "slots" / slot, out / "slots" / slot)
+
+
+def _merge(base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stage: Stage, start: Path | None, trained: Path, out: Path) -> None:
+    apart = start / "slots" / BASE if start is not None and (start / "slots" / BASE).is_dir() else None
+    if base.dtype == torch.float32:
+        for slot in stage.merges:
+            team = assemble(base, tokenizer, Casting(frozenset({slot})), saved=trained)
+            before = canary(team.model(slot), tokenizer)
+            merge(base, slot)
+            if off := differs(before, canary(base, tokenizer), base.dtype):
+                raise InputError(f"merging slot {slot} changes the model: log-probs of a probe move by {off:.1e}; leave it out of merges")
+    elif stage.merges:
+        apart = trained / "slots" / stage.merges[-1]
+    for slot in stage.merges:
+        shutil.copytree(trained / "slots" / slot, out / MERGED / slot)
+    if apart is not None:
+        shutil.copytree(apart, out / "slots" / BASE)
+    base.save_pretrained(out)
+    tokenizer.save_pretrained(out)
 
 
 def require_model(run: Run, stage: str) -> None:
     """Raises InputError if the stage has not been trained yet, ArtifactError if its model is damaged."""
     if not run.has(run.model(stage)):
-        raise InputError(f"{run.path} has no {stage} model yet; run `rolecast {stage} {run.path}` first")
+        raise InputError(
+            f"{run.location or run.path} has no {stage} model yet; run `rolecast train {run.location or run.path} {stage}` first"
+        )
     verify(run.model(stage), "model")
-
-
-def check_model(path: Path) -> None:
-    """Raises InputError unless `path` looks like a model directory with a tokenizer."""
-    if not (path / "config.json").is_file():
-        raise InputError(f"{path} is no model directory: it has no config.json")
-    if not any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        raise InputError(f"{path} has no tokenizer; save one beside the model (tokenizer.save_pretrained)")
-
-
-def load_model(path: Path, config: ModelConfig, place: torch.device | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """`place`: CPU, for weights that are read and not run; by default the process's device."""
-    check_model(path)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=_dtype(config)).to(place or device())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
-    return model, tokenizer
-
-
-def _dtype(config: ModelConfig) -> torch.dtype:
-    return torch.float32 if config.dtype == "float32" else torch.bfloat16
 
 
 def load_questions(run: Run, split: str) -> list[Question]:

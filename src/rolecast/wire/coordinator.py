@@ -28,6 +28,7 @@ class RunInfo(Message):
     run: str
     attempt: int
     config: str
+    stage: str
     store: str
     version: TeamVersion | None
 

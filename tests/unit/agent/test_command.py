@@ -17,8 +17,8 @@ from rolecast.agent.app import AgentSettings
 from rolecast.cli import main, serving
 from rolecast.config import ModelConfig, RunConfig
 from rolecast.errors import ArtifactError, InputError
-from rolecast.learner.checkpoint import save_model
-from rolecast.methods.baselines import NaiveRagConfig
+from rolecast.methods.baselines import NaiveRag, NaiveRagConfig
+from rolecast.methods.decor import Decor, DecorConfig
 from rolecast.service.settings import read_settings
 from rolecast.stages.run import Run, create
 from rolecast.stages.serve import open_agent
@@ -50,7 +50,6 @@ def test_flags_win_over_the_environment() -> None:
     ("arguments", "said"),
     [
         ([], "rolecast: which run? Name it: `rolecast agent serve RUN`, or set ROLECAST_RUN"),
-        (["r", "--stage", "eval"], "rolecast: --stage (ROLECAST_STAGE) is 'eval'"),
         (["r", "--max-live", "0"], "rolecast: --max-live (ROLECAST_MAX_LIVE) is '0'"),
         (["r", "--retriever-url", "retriever:8080"], "rolecast: the retriever's address 'retriever:8080' is no http(s) URL"),
         (["/nowhere", "--host", "127.0.0.1", "--port", "0"], "rolecast: /nowhere is not a run"),
@@ -59,6 +58,11 @@ def test_flags_win_over_the_environment() -> None:
 def test_what_cannot_be_served_is_one_line(
     arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert refused(monkeypatch, capsys, *arguments).startswith(said)
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line of `rolecast agent serve` that refuses its arguments."""
     for name in AgentSettings.model_fields:
         monkeypatch.delenv(f"ROLECAST_{name.upper()}", raising=False)
     monkeypatch.setattr(sys, "argv", ["rolecast", "agent", "serve", *arguments])
@@ -66,8 +70,18 @@ def test_what_cannot_be_served_is_one_line(
         main.main()
     error = capsys.readouterr().err
     assert ended.value.code == 2
-    assert error.startswith(said)
     assert error.count("\n") == 1
+    return error
+
+
+def test_a_stage_that_the_run_does_not_have_is_one_line(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = create(tmp_path / "run", config)
+    trained(run, "sft")
+    capsys.readouterr()
+    error = refused(monkeypatch, capsys, str(run.path), "--stage", "eval", "--host", "127.0.0.1", "--port", "0")
+    assert error == f"rolecast: {run.path} has no eval model; it has sft\n"
 
 
 @pytest.mark.parametrize(("question", "said"), [(" ", "the question is empty"), ("Who is \udcff?", "the question is not valid UTF-8")])
@@ -95,12 +109,15 @@ make_agent(AgentSettings(run="r"))
 def trained(run: Run, *stages: str) -> None:
     for number, stage in enumerate(stages):
         with writing(run.model(stage), "model", {}) as partial:
-            save_model(tiny_model(number), TOKENIZER, partial)
+            tiny_model(number).save_pretrained(partial)
+            TOKENIZER.save_pretrained(partial)
         run.publish(run.model(stage))
 
 
 @pytest.fixture
-def config() -> RunConfig:
+def config(monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    """Of a method that always retrieves, whatever its model says, and that has both stages."""
+    monkeypatch.setattr(NaiveRag, "schedule", lambda self: Decor(DecorConfig()).schedule())
     return RunConfig(name="tiny", method=NaiveRagConfig(k=1, max_tokens=4), model=ModelConfig(max_context=512))
 
 

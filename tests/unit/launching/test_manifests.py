@@ -192,6 +192,10 @@ def test_only_an_rl_job_has_a_coordinator_service(name: str) -> None:
     assert service["metadata"]["name"] == "decor-7b-coordinator"
     assert job(name)["metadata"]["name"] in service["spec"]["selector"].values()
     assert not [manifest for manifest in render(name, stage="sft") if manifest["kind"] == "Service"]
+    for kind, services in (("sft", 0), ("rl", 1)):  # whatever the stage is called
+        rendered = render(name, stage="second_round", kind=kind)
+        assert len([manifest for manifest in rendered if manifest["kind"] == "Service"]) == services
+        assert ("ROLECAST_COORDINATOR_PORT" in to_yaml(rendered)) == bool(services)
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])

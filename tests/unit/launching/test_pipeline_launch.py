@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,13 @@ from cluster_stage import Stage, terminated
 from fake_api import FakeApi
 from test_manifests import check_golden, mappings
 
+from rolecast.config import RunConfig
 from rolecast.launching.kubernetes import KubernetesLauncher
 from rolecast.launching.local_pipeline import compile_pipeline
+from rolecast.methods.baselines import NaiveRagConfig
+from rolecast.schedule import digest
 from rolecast.stages import tasks
+from rolecast.stages.run import create
 
 JOB = json.dumps(
     {"image": "rolecast-learner:test", "deadlines": {"queued": 300, "pending": 100, "running": 200}, "backoff": {"retries": 0}}
@@ -26,7 +31,7 @@ JOB = json.dumps(
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     out = tmp_path_factory.mktemp("pipeline") / "pipeline.yaml"
-    compile_pipeline(out)
+    compile_pipeline(out, RunConfig().schedule)
     return out.read_text()
 
 
@@ -46,7 +51,7 @@ def test_the_compiled_pipeline_equals_the_golden_file(text: str) -> None:
 
 
 def test_compiling_in_another_process_gives_the_same_bytes(text: str, tmp_path: Path) -> None:
-    code = f"from pathlib import Path; from rolecast.launching.local_pipeline import compile_pipeline; compile_pipeline(Path({str(tmp_path / 'p.yaml')!r}))"
+    code = f"from pathlib import Path; from rolecast.config import RunConfig; from rolecast.launching.local_pipeline import compile_pipeline; compile_pipeline(Path({str(tmp_path / 'p.yaml')!r}), RunConfig().schedule)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env={"PYTHONHASHSEED": "7", "PATH": "/usr/bin:/bin"})
     assert (tmp_path / "p.yaml").read_text() == text
 
@@ -106,7 +111,7 @@ def only(stage: Stage, name: str) -> tuple[Any, ...]:
 def test_a_step_launches_its_stage_and_waits(stage: Stage, tmp_path: Path) -> None:
     stage.then(stage.pod("Running"))
     stage.then(stage.condition("Succeeded"))
-    assert tasks.train(stage.spec.run, "sft", "pytorchjob", JOB, str(tmp_path / "notes.md")) == stage.spec.run
+    assert tasks.train(stage.spec.run, "sft", "sft", "pytorchjob", JOB, str(tmp_path / "notes.md")) == stage.spec.run
     assert (tmp_path / "notes.md").read_text().startswith(f"# Job {stage.spec.job_name} succeeded")
 
 
@@ -115,7 +120,7 @@ def test_a_step_whose_job_fails_exits_non_zero_and_leaves_a_report(
 ) -> None:
     stage.then(stage.pod("Failed", **terminated(137, "OOMKilled")), stage.condition("Failed"))
     with pytest.raises(SystemExit) as caught:
-        tasks.train(stage.spec.run, "sft", "pytorchjob", JOB, str(tmp_path / "notes.md"))
+        tasks.train(stage.spec.run, "sft", "sft", "pytorchjob", JOB, str(tmp_path / "notes.md"))
     assert caught.value.code == 1
     assert "| 137 | OOMKilled |" in (tmp_path / "notes.md").read_text()
     assert "OOMKilled" in capsys.readouterr().err
@@ -129,7 +134,7 @@ def test_a_step_launches_in_its_own_namespace_unless_the_job_names_one(stage: St
                 item.update(status=SUCCEEDED) or stage.api.put("pytorchjobs", item) for item in stage.api.objects["pytorchjobs"].values()
             ]
         )
-        tasks.train(stage.spec.run, "sft", "pytorchjob", job)
+        tasks.train(stage.spec.run, "sft", "sft", "pytorchjob", job)
     assert [item["metadata"]["namespace"] for item in stage.api.objects["pytorchjobs"].values()] == ["profile-a", "training"]
 
 
@@ -137,25 +142,44 @@ SUCCEEDED = {"conditions": [{"type": "Succeeded", "status": "True"}]}
 
 
 @pytest.mark.parametrize(
-    ("stage_name", "launcher", "job", "message"),
+    ("kind", "launcher", "job", "message"),
     [
-        ("eval", "local", "{}", "no training stage 'eval'"),
+        ("eval", "pytorchjob", JOB, "job: kind: Input should be 'sft' or 'rl'"),
         ("sft", "slurm", "{}", "job: image: Field required"),
         ("sft", "slurm", JOB, "no launcher 'slurm'; there are local, pytorchjob, trainjob"),
         ("sft", "pytorchjob", "[]", "a JSON object"),
         ("sft", "pytorchjob", "{", "not JSON"),
         ("sft", "pytorchjob", '{"run": "s3://a"}', "which the pipeline sets"),
+        ("sft", "pytorchjob", '{"stage": "rl"}', "which the pipeline sets"),
+        ("sft", "pytorchjob", '{"kind": "rl"}', "which the pipeline sets"),
         ("sft", "pytorchjob", '{"image": "x", "gpu": 1}', "job: gpu"),
     ],
 )
-def test_bad_input_of_a_step_is_one_line(
-    stage_name: str, launcher: str, job: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_of_a_step_is_one_line(kind: str, launcher: str, job: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in refused(capsys, lambda: tasks.train("s3://store/runs/a", "first", kind, launcher, job))
+
+
+def refused(capsys: pytest.CaptureFixture[str], step: Callable[[], object]) -> str:
+    """The one line of a step that refuses its input."""
     with pytest.raises(SystemExit) as caught:
-        tasks.train("s3://store/runs/a", stage_name, launcher, job)
+        step()
     assert caught.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+    return line
+
+
+def test_a_step_of_a_stage_that_the_method_does_not_have_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(create(tmp_path / "run", RunConfig()).path)
+    line = refused(capsys, lambda: tasks.train(run, "eval", "rl", "local", "{}"))
+    assert "no stage 'eval' in the method's schedule; it has sft, rl" in line
+
+
+def test_a_config_with_another_schedule_than_the_pipelines_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = RunConfig(method=NaiveRagConfig())
+    run = tmp_path / "run"
+    line = refused(capsys, lambda: tasks.prepare(str(run), config.model_dump_json(), digest(RunConfig().schedule)))
+    assert "has the stages sft, and this pipeline was compiled for others; compile it with --config" in line
+    assert not run.exists()
 
 
 def test_a_step_that_launches_needs_no_torch() -> None:
@@ -177,5 +201,5 @@ def test_local_jobs_of_several_processes_or_with_deepspeed_run_under_torchrun(jo
             return type("Outcome", (), {"report": lambda self: ""})()
 
     monkeypatch.setattr("rolecast.launching.launcher.make_launcher", lambda name: Recorder())
-    tasks.train("/runs/a", "sft", "local", json.dumps(job))
+    tasks.train("/runs/a", "sft", "sft", "local", json.dumps(job))
     assert (launched[0].procs_per_node, launched[0].zero_stage) == (job.get("procs_per_node", 1), job.get("zero_stage"))

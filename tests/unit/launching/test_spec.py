@@ -25,12 +25,21 @@ def test_k1_runs_with_the_same_last_part_and_stages_of_one_run_have_other_names(
     assert len(names) == 6
 
 
+def test_a_stage_has_the_kind_that_it_is_called_after_or_is_given() -> None:
+    assert [read_spec({**BASE, "stage": stage}).kind for stage in ("sft", "rl")] == ["sft", "rl"]
+    assert [read_spec({**BASE, "stage": stage}).samples for stage in ("sft", "rl")] == [False, True]
+    assert [read_spec({**BASE, "stage": "second_round", "kind": kind}).samples for kind in ("sft", "rl")] == [False, True]
+    assert read_spec({**BASE, "stage": "rl", "kind": "sft"}).kind == "sft"
+    assert read_spec({**BASE, "stage": "second_round", "kind": "rl"}).job_name == "rolecast-second-round-demo-1-8c639fc0"
+
+
 @given(st.text(string.printable, min_size=1, max_size=120))
 def test_k1_every_run_gives_a_name_that_kubernetes_takes(run: str) -> None:
-    spec = read_spec({**BASE, "run": run})
-    assert len(spec.job_name) <= MAX_NAME
-    read_spec({**BASE, "name": spec.job_name})  # a name that is given is checked
-    read_spec({**BASE, "labels": {"run": spec.run_label}})
+    for stage in ("rl", "a_" * 12):
+        spec = read_spec({**BASE, "run": run, "stage": stage, "kind": "rl"})
+        assert len(spec.job_name) <= MAX_NAME
+        read_spec({**BASE, "name": spec.job_name})  # a name that is given is checked
+        read_spec({**BASE, "labels": {"run": spec.run_label}})
 
 
 def test_a_quantity_may_be_written_as_a_number() -> None:
@@ -53,7 +62,12 @@ def test_how_often_to_try_again_does_not_make_another_job() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"stage": "eval"}, "stage"),
+        ({"stage": "Eval"}, "stage"),
+        ({"stage": "2nd"}, "stage"),
+        ({"stage": "a-b"}, "stage"),
+        ({"stage": "a" * 25}, "stage"),
+        ({"stage": "eval"}, "kind of stage eval is not known; set kind to sft or rl"),
+        ({"stage": "eval", "kind": "eval"}, "kind"),
         ({"node": 2}, "node: Extra inputs"),
         ({"nodes": 0}, "nodes"),
         ({"zero_stage": 4}, "zero_stage"),
@@ -63,7 +77,7 @@ def test_how_often_to_try_again_does_not_make_another_job() -> None:
         ({"memory": "3GiB"}, "memory: '3GiB' is no quantity above 0; write 2, 500m or 3Gi"),
         ({"cpu": 0}, "cpu: '0' is no quantity above 0"),
         ({"node_selector": {"a b": "c"}}, "node_selector"),
-        ({"nonsense": 1}, "the keys are run, stage, image"),
+        ({"nonsense": 1}, "the keys are run, stage, kind, image"),
         ({"priority": "high"}, "set queue too"),
         ({"name": "Not_A_Name"}, "name"),
         ({"name": "a" * 50}, "pods get suffixes"),

@@ -1,32 +1,40 @@
+"""Training of a tiny model on what it sampled itself: what moves, what is said about it, what is refused."""
+
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from rows import UNITS_OF_GROUP
+from transformers import PreTrainedModel
 
 from rolecast.errors import DivergedError, EmptyUpdateError, RatioGateError
-from rolecast.learner.batch import rl_batch, sft_batch
+from rolecast.learner.batch import action_lengths
+from rolecast.learner.cut import Cut
 from rolecast.learner.learner import Learner, make_learner
-from rolecast.learner.model import Critic, Policy
 from rolecast.learner.settings import OptimizerConfig
 from rolecast.learner.step import reinforce
 from rolecast.ports import GenerateRequest, Sampling
 from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.rollout.scheduler import play
-from rolecast.types import Action, Example, Objective, Observation, Thread, Unit
-from tests.tiny import RENDERER, tiny_model
+from rolecast.types import Action, Example, ImitationTerm, KlTerm, Objective, Observation, PolicyTerm, Thread, Unit, ValueTerm, mean
+from rolecast.weights.team import Casting
+from tests.tiny import RENDERER, tiny_model, tiny_team
 
-GSPO = Objective("o", "shared", "gspo", "group", "group", lr=1e-3, clip=(0.1, 0.1), minibatches=2)
-PPO = Objective("o", "shared", "ppo", "gae", "token", lr=1e-3, critic="critic", critic_lr=1e-2, minibatches=2)
+GSPO = Objective("o", "shared", 1e-3, "group", PolicyTerm("unit", (0.1, 0.1), over=UNITS_OF_GROUP), minibatches=2)
+PPO = Objective("o", "shared", 1e-3, "gae", PolicyTerm(), critic=ValueTerm("critic", 1e-2), minibatches=2)
+GRPO = replace(PPO, estimator="group", critic=None)
+GATE = 1e-4
 
 
-def sampled_threads(model: torch.nn.Module, groups: int = 4, members: int = 3) -> list[Thread]:
+def sampled_threads(model: PreTrainedModel, groups: int = 4, members: int = 3, temperature: float = 1.0) -> list[Thread]:
     """Threads of two turns each, sampled by the engine from `model`."""
-    engine = TransformersEngine({"shared": model}, RENDERER, 16, 128)  # type: ignore[dict-item]
+    engine = TransformersEngine({"shared": model}, RENDERER, 16, 128)
 
     async def episode(group: int, member: int) -> Thread:
         thread = Thread(f"{group}.{member}", "planner", "shared")
@@ -34,7 +42,7 @@ def sampled_threads(model: torch.nn.Module, groups: int = 4, members: int = 3) -
             text = "planner question: Who is Bak Bam?" if turn == 0 else " memory"
             thread.turns.append(Observation(RENDERER.encode(text), text))
             done = await engine.generate(
-                GenerateRequest(thread.ids, "shared", 3 + member, (), Sampling(), 100 * group + 10 * member + turn)
+                GenerateRequest(thread.ids, "shared", 3 + member, (), Sampling(temperature), 100 * group + 10 * member + turn)
             )
             thread.turns.append(Action(f"{thread.id}/a{turn}", done.ids, done.logprobs, "v", done.text, done.finish))
         return thread
@@ -53,127 +61,241 @@ def units_of(threads: list[Thread], reward: str = "member") -> list[Unit]:
     return units
 
 
-def learner_of(objective: Objective, seed: int = 0, **options: object) -> Learner:
-    critic = Critic(tiny_model(seed)) if objective.critic else None
-    return make_learner(objective, Policy(tiny_model(seed)), OptimizerConfig(), 10, 0, critic=critic, **options)  # type: ignore[arg-type]
+def learner_of(
+    *objectives: Objective, seed: int = 0, temperature: float = 1.0, max_tokens: int = 8192, casting: Casting | None = None
+) -> Learner:
+    slots = tuple(sorted({o.slot for o in objectives}))
+    critics = tuple(sorted({o.critic.slot for o in objectives if o.critic}))
+    anchored = any(o.kl for o in objectives)
+    team = tiny_team(casting or Casting(frozenset(slots), slots, critics, anchored), seed)
+    return make_learner(objectives, team, OptimizerConfig(), 10, 0, temperature=temperature, max_tokens=max_tokens)
 
 
-@pytest.mark.parametrize("objective", [GSPO, PPO, replace(PPO, estimator="group", critic=None, loss="ppo")])
+def threads_of(learner: Learner, temperature: float = 1.0) -> list[Thread]:
+    return sampled_threads(learner.team.model("shared"), temperature=temperature)
+
+
+def copied(learner: Learner) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in learner.weights().items()}
+
+
+def unchanged(learner: Learner, before: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, before[name]) for name, tensor in learner.weights().items())
+
+
+def scored(learner: Learner, threads: list[Thread], units: list[Unit]) -> Cut:
+    [o] = learner.objectives
+    return learner.score(learner.cut(o, threads, units, units, action_lengths(threads)))
+
+
+@pytest.mark.parametrize("objective", [GSPO, PPO, GRPO])
 def test_sampler_and_trainer_agree_and_the_first_minibatch_has_ratio_one(objective: Objective) -> None:
     learner = learner_of(replace(objective, minibatches=1))
-    threads = sampled_threads(learner.policy.model)
-    metrics = reinforce(learner, threads, units_of(threads))
-    assert metrics["sampler_mismatch"] <= 1e-4
-    assert metrics["ratio"] == pytest.approx(1.0, abs=1e-4)
+    threads = threads_of(learner)
+    metrics = reinforce(learner, threads, units_of(threads), gate=GATE)
+    assert metrics["sampler_mismatch/max"] <= 1e-4
+    assert metrics["ratio"] == 1.0  # both sides are computed in one cut
     assert metrics["clip_fraction"] == 0.0
+
+
+def test_later_minibatches_clip() -> None:
+    learner = learner_of(replace(GSPO, lr=3e-2, minibatches=4))
+    threads = threads_of(learner)
+    metrics = reinforce(learner, threads, units_of(threads), gate=GATE)
+    assert metrics["clip_fraction"] > 0
+    assert metrics["clip_fraction/first"] == 0
 
 
 @pytest.mark.parametrize("objective", [GSPO, PPO])
 def test_the_ratio_gate_stops_a_run_whose_engine_has_other_weights(objective: Objective) -> None:
     learner = learner_of(objective)
     threads = sampled_threads(tiny_model(seed=1))
+    before = copied(learner)
     with pytest.raises(RatioGateError, match="trainer and sampler disagree"):
-        reinforce(learner, threads, units_of(threads))
-    assert learner.updates == 0
+        reinforce(learner, threads, units_of(threads), gate=GATE)
+    assert unchanged(learner, before)
+    reinforce(learner, threads, units_of(threads), gate=None)  # off-policy samples are corrected, not refused
+
+
+def spoiled(threads: list[Thread], logprob: float, every: int) -> list[Thread]:
+    """Every so many actions have another log-prob at their first token."""
+    count = 0
+    for thread in threads:
+        for place, turn in enumerate(thread.turns):
+            if isinstance(turn, Action):
+                if count % every == 0:
+                    thread.turns[place] = replace(turn, logprobs=(logprob, *turn.logprobs[1:]))
+                count += 1
+    return threads
+
+
+@pytest.mark.parametrize("logprob", [math.nan, math.inf, -math.inf])
+def test_a_log_prob_that_is_no_number_does_not_pass_the_gate(logprob: float) -> None:
+    learner = learner_of(GSPO)
+    threads = spoiled(threads_of(learner), logprob, 5)
+    with pytest.raises(RatioGateError):
+        reinforce(learner, threads, units_of(threads), gate=GATE)
+
+
+def test_one_token_far_off_is_caught_by_the_tail() -> None:
+    learner = learner_of(GRPO)
+    threads = threads_of(learner)
+    right = threads[0].actions[0].logprobs[0]
+    with pytest.raises(RatioGateError, match=r"99\.9% quantile"):
+        reinforce(learner, spoiled(threads, right - 5e-3, 10**6), units_of(threads), gate=GATE)
 
 
 def test_equal_rewards_are_an_error_and_change_nothing() -> None:
     learner = learner_of(GSPO)
-    before = [p.clone() for p in learner.policy.parameters()]
-    threads = sampled_threads(learner.policy.model)
+    before = copied(learner)
+    threads = threads_of(learner)
     with pytest.raises(EmptyUpdateError, match="rewards are equal"):
         reinforce(learner, threads, units_of(threads, "same"))
-    assert all(torch.equal(a, b) for a, b in zip(before, learner.policy.parameters(), strict=True))
+    assert unchanged(learner, before)
 
 
 def gradient(objective: Objective, max_tokens: int) -> torch.Tensor:
     """Gradient of one minibatch over the whole batch, cut into micro-batches of `max_tokens`."""
     learner = learner_of(replace(objective, minibatches=1), max_tokens=max_tokens)
-    threads = sampled_threads(learner.policy.model)
-    learner.backend.step = lambda number: 0.0  # type: ignore[method-assign]
+    threads = threads_of(learner)
+    learner.backend.step = lambda numbers: dict.fromkeys(numbers, 0.0)  # type: ignore[method-assign]
     reinforce(learner, threads, units_of(threads))
-    return torch.cat([p.grad.flatten() for p in learner.policy.parameters() if p.grad is not None])
+    return torch.cat([p.grad.flatten() for p in learner.team.parameters() if p.grad is not None])
 
 
-@pytest.mark.parametrize(
-    "objective", [GSPO, replace(PPO, estimator="group", critic=None), replace(PPO, estimator="group", critic=None, per="unit")]
-)
+@pytest.mark.parametrize("objective", [GSPO, GRPO, replace(GRPO, policy=PolicyTerm(over=(mean("unit"), mean("batch"))))])
 def test_gradient_does_not_depend_on_how_micro_batches_are_cut(objective: Objective) -> None:
     whole, cut = gradient(objective, 1 << 20), gradient(objective, 64)
     assert whole.abs().max() > 0
     assert torch.allclose(whole, cut, atol=1e-6)
 
 
-@pytest.mark.parametrize("loss", ["gspo", "ppo"])
-def test_an_update_raises_the_probability_of_the_better_rollouts(loss: str) -> None:
-    objective = replace(GSPO, loss=loss, lr=3e-3, minibatches=1)  # type: ignore[arg-type]
-    learner = learner_of(objective)
-    threads = sampled_threads(learner.policy.model)
+@pytest.mark.parametrize("policy", [GSPO.policy, GRPO.policy])
+def test_an_update_raises_the_probability_of_the_better_rollouts(policy: PolicyTerm) -> None:
+    learner = learner_of(replace(GSPO, policy=policy, lr=3e-3, minibatches=1))
+    threads = threads_of(learner)
     units = units_of(threads)
-    batch = learner.score(rl_batch("shared", threads, units))
+    before = scored(learner, threads, units).batch
     reinforce(learner, threads, units)
-    change = learner.score(batch).old_logprob - batch.old_logprob
-    moved = {m: change[np.isin(batch.unit, [i for i, u in enumerate(units) if u.id.endswith(f".{m}")])].sum() for m in (0, 2)}
+    change = scored(learner, threads, units).batch.old_logprob - before.old_logprob
+    moved = {m: change[np.isin(before.unit, [i for i, u in enumerate(units) if u.id.endswith(f".{m}")])].sum() for m in (0, 2)}
     assert moved[2] > 0 > moved[0]
 
 
-def test_observation_tokens_get_no_gradient_from_the_loss() -> None:
-    """The loss of a batch is the same whatever advantage its observation tokens are given."""
+def test_tokens_that_were_not_sampled_are_not_trained() -> None:
     learner = learner_of(GSPO)
-    threads = sampled_threads(learner.policy.model)
-    batch = rl_batch("shared", threads, units_of(threads))
+    threads = threads_of(learner)
+    batch = scored(learner, threads, units_of(threads)).batch
     observed = sum(len(turn.ids) for thread in threads for turn in thread.turns if isinstance(turn, Observation))
     assert (~batch.trained).sum() == observed
     assert batch.trained.sum() == sum(len(action.ids) for thread in threads for action in thread.actions)
 
 
 def test_ppo_trains_the_critic_towards_the_returns() -> None:
-    learner = learner_of(replace(PPO, minibatches=1, lr=1e-9, critic_lr=2e-3))
-    threads = sampled_threads(learner.policy.model)
+    learner = learner_of(replace(PPO, minibatches=1, lr=1e-9, critic=ValueTerm("critic", 2e-3)))
+    threads = threads_of(learner)
     losses = [reinforce(learner, threads, units_of(threads))["critic/loss"] for _ in range(16)]
     assert losses[-1] < 0.7 * losses[0]
 
 
-def test_kl_in_the_reward_needs_a_reference_and_pulls_returns_down() -> None:
-    objective = replace(PPO, kl=0.5, kl_in="reward", minibatches=1)
-    learner = learner_of(objective, reference=Policy(tiny_model(seed=3)))
-    threads = sampled_threads(learner.policy.model)
-    batch = learner.score(rl_batch("shared", threads, units_of(threads)))
-    assert np.abs(batch.ref_logprob - batch.old_logprob)[batch.trained].max() > 1e-3
-    reinforce(learner, threads, units_of(threads))
+def imitate(learner: Learner, rows: list[Example]) -> dict[str, float]:
+    [o] = learner.objectives
+    return learner.update([learner.cut(o, [], [], [], {}, rows)])
+
+
+SFT = Objective("sft", "shared", 1e-2, imitation=ImitationTerm())
 
 
 def test_sft_learns_a_row_and_only_its_trained_tokens() -> None:
-    objective = Objective("sft", "shared", "nll", "none", "token", lr=1e-2, minibatches=1)
-    learner = learner_of(objective)
+    learner = learner_of(SFT)
     ids = RENDERER.encode("planner question: Who is Bak Bam?")
     row = Example(ids, tuple(i >= len(ids) - 3 for i in range(len(ids))), tag="planner")
-    batch = sft_batch("shared", [row])
-    losses = [learner.update(batch)["nll"] for _ in range(12)]
+    losses = [imitate(learner, [row])["nll"] for _ in range(12)]
     assert losses[-1] < 0.5 * losses[0]
-    assert batch.trained.sum() == 3
+    assert learner.cut(SFT, [], [], [], {}, [row]).batch.trained.sum() == 3
+
+
+def test_a_rows_weight_scales_its_loss() -> None:
+    row = Example((5, 6, 7), (False, True, True), tag="x")
+    once, half = (imitate(learner_of(SFT), [replace(row, weight=weight)])["loss"] for weight in (1.0, 0.5))
+    assert half == pytest.approx(once / 2)
 
 
 def test_state_survives_a_round_trip(tmp_path: Path) -> None:
+    """Policy, critic with its head, moments and the place in the schedule."""
     learner = learner_of(PPO)
-    threads = sampled_threads(learner.policy.model)
+    threads = threads_of(learner)
     reinforce(learner, threads, units_of(threads))
-    other = learner_of(PPO)
-    other.policy.load_state_dict(learner.policy.state_dict())
     learner.save(tmp_path)
+    learner.team.save(learner.slots, tmp_path)
+    other = learner_of(PPO)
+    other.load_weights(other.team.read(tmp_path, other.slots))
     other.load(tmp_path)
-    more = sampled_threads(learner.policy.model)
+    more = threads_of(learner)
     for one in (learner, other):
         reinforce(one, more, units_of(more))
-    assert all(torch.equal(a, b) for a, b in zip(learner.policy.parameters(), other.policy.parameters(), strict=True))
-    assert other.updates == learner.updates
+    assert unchanged(learner, copied(other))
+    assert other.updates == learner.updates == {"shared": 4, "critic": 4}
+
+
+def test_weights_put_back_are_the_critics_too() -> None:
+    learner = learner_of(PPO)
+    before = copied(learner)
+    threads = threads_of(learner)
+    reinforce(learner, threads, units_of(threads))
+    moved = {name.partition(".")[0] for name, tensor in learner.weights().items() if not torch.equal(tensor, before[name])}
+    assert moved == {"base", "whole", "heads"}
+    learner.load_weights(before)
+    assert unchanged(learner, before)
 
 
 def test_a_loss_that_is_no_number_ends_the_run_before_the_update() -> None:
-    learner = learner_of(GSPO)
-    batch = sft_batch("shared", [Example((5, 6, 7), (False, True, True), weight=float("nan"), tag="x")])
-    before = [p.clone() for p in learner.policy.parameters()]
-    learner.objective = replace(GSPO, loss="nll", estimator="none", per="token")
-    with pytest.raises(DivergedError, match="the loss of update 0 is nan"):
-        learner.update(batch)
-    assert all(torch.equal(a, b) for a, b in zip(before, learner.policy.parameters(), strict=True))
+    learner = learner_of(SFT)
+    before = copied(learner)
+    with pytest.raises(DivergedError, match="objective sft: the loss of an update is nan"):
+        imitate(learner, [Example((5, 6, 7), (False, True, True), weight=float("nan"), tag="x")])
+    assert unchanged(learner, before)
+
+
+class Exploding:
+    """A hook that makes the slot's gradients infinite while `on`."""
+
+    def __init__(self, learner: Learner, slot: str) -> None:
+        self.on = True
+        [(_, parameter), *_] = learner.team.trained(slot)
+        parameter.register_hook(lambda gradient: gradient * math.inf if self.on else gradient)
+
+
+@pytest.mark.parametrize("slot", ["shared", "critic"])
+def test_a_gradient_that_is_no_number_is_not_applied_and_too_many_end_the_run(slot: str) -> None:
+    learner = learner_of(replace(PPO, minibatches=1))
+    threads = threads_of(learner)
+    reinforce(learner, threads, units_of(threads))
+    explosion, before = Exploding(learner, slot), copied(learner)
+    metrics = reinforce(learner, threads, units_of(threads))
+    assert metrics["refused" if slot == "shared" else "critic/refused"] == 1
+    own = {name for name, _ in learner.team.trained(slot)}
+    after = learner.weights()
+    assert all(torch.equal(after[name], before[name]) == (name in own) for name in own | {"heads.critic.bias"} if name in after)
+    reinforce(learner, threads, units_of(threads))
+    with pytest.raises(DivergedError, match=f"slot {slot}: the gradient's norm was no finite number in 3 updates in a row"):
+        reinforce(learner, threads, units_of(threads))
+    explosion.on = False
+    assert all(torch.isfinite(tensor).all() for tensor in learner.weights().values())
+    assert math.isfinite(reinforce(learner, threads, units_of(threads))["grad_norm"])
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
+    learner = learner_of(SFT)
+    with torch.no_grad():
+        next(learner.team.parameters())[0, 0] = math.nan
+    with pytest.raises(DivergedError, match="is not finite, so it is not saved"):
+        learner.team.save(learner.slots, tmp_path, learner.weights())
+
+
+def test_an_anchor_keeps_units_without_advantage_in_the_batch() -> None:
+    anchored = learner_of(replace(GRPO, kl=KlTerm(0.1)))
+    threads = threads_of(anchored)
+    units = [replace(unit, reward=1.0) if unit.group == "g0" else unit for unit in units_of(threads)]
+    kl = reinforce(anchored, threads, units)
+    assert kl["kl"] == pytest.approx(0.0, abs=1e-3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 from typing import Any
 
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from rolecast.learner.muon import Muon
-from rolecast.learner.optimizer import Optimizer
+from rolecast.learner.optimizer import SlotOptimizer
 from rolecast.learner.settings import OptimizerConfig
 
 
@@ -31,6 +32,10 @@ class Toy(nn.Module):
         for parameter in self.parameters():
             parameter.grad = torch.full_like(parameter, size)
         return self
+
+
+def Optimizer(module: nn.Module, config: OptimizerConfig, lr: float, updates: int) -> SlotOptimizer:  # noqa: N802
+    return SlotOptimizer(list(module.named_parameters()), config, lr, updates)
 
 
 def numbers(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -152,3 +157,50 @@ def test_state_comes_back(name: str) -> None:
         toy.with_gradients(-1.0)
         optimizer.step(1)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("size", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_gradient_that_is_no_number_moves_neither_weights_nor_moments_nor_decay(name: str, size: float) -> None:
+    spoiled, plain = Toy(), Toy()
+    optimizers = [Optimizer(toy, OptimizerConfig(name=name, weight_decay=0.1), 0.1, 10) for toy in (spoiled, plain)]
+    before = numbers(spoiled)
+    spoiled.with_gradients(size)
+    assert not math.isfinite(optimizers[0].step(0))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in numbers(spoiled).items())
+    for toy, optimizer in zip((spoiled, plain), optimizers, strict=True):
+        toy.with_gradients(-1.0)
+        optimizer.step(1)
+    assert all(torch.equal(a, b) for a, b in zip(spoiled.parameters(), plain.parameters(), strict=True))
+
+
+def test_masters_in_float32_gather_what_bfloat16_cannot_hold() -> None:
+    weight = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    optimizer = SlotOptimizer([("w", weight)], OptimizerConfig(name="sgd", momentum=0.0, max_grad_norm=1e9), 1e-4, 100)
+    for _ in range(100):
+        (weight * 1.0).sum().backward()
+        optimizer.step(0)
+    assert optimizer.parameters[0].tolist() == pytest.approx([1 - 100 * 1e-4] * 4, rel=1e-5)
+    assert weight.tolist() == pytest.approx([0.98828125] * 4)  # the nearest bfloat16; steps of 1e-4 from 1 would all be lost
+
+
+def test_micro_batches_add_up_in_float32() -> None:
+    weight = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    optimizer = SlotOptimizer([("w", weight)], OptimizerConfig(name="sgd", momentum=0.0, max_grad_norm=1e9), 1.0, 1)
+    for size in (1.0, 0.002, 0.002):  # in bfloat16 1 + .002 is 1
+        (weight * size).sum().backward()
+    optimizer.step(0)
+    assert optimizer.parameters[0].item() == pytest.approx(1 - 1.004, abs=1e-4)
+
+
+def test_masters_come_back_and_are_forgotten_with_weights_put_back() -> None:
+    one, two = (nn.Parameter(torch.ones(4, dtype=torch.bfloat16)) for _ in range(2))
+    first, second = (SlotOptimizer([("w", w)], OptimizerConfig(name="sgd"), 1e-4, 10) for w in (one, two))
+    (one * 1.0).sum().backward()
+    first.step(0)
+    second.load_state_dict(deepcopy(first.state_dict()))
+    assert torch.equal(first.parameters[0], second.parameters[0])
+    with torch.no_grad():
+        one.fill_(2.0)
+    first.reset()
+    assert first.parameters[0].tolist() == [2.0] * 4

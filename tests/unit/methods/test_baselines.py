@@ -71,8 +71,9 @@ def test_no_answer_scores_zero_whatever_the_gold(renderer: Renderer, method: Met
 
 
 @pytest.mark.parametrize("method", [DIRECT, NAIVE_RAG])
-def test_nothing_is_trained(renderer: Renderer, method: Any) -> None:
+def test_nothing_is_trained_on_rewards(renderer: Renderer, method: Any) -> None:
     t, _ = episode(renderer, method)
     assert not method.trained
-    assert method.objectives() == ()
+    assert [(stage.name, stage.kind) for stage in method.schedule()] == [("sft", "sft")]
+    assert not any(objective.policy or objective.critic for stage in method.schedule() for objective in stage.objectives)
     assert method.credit([t]) == []

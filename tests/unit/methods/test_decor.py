@@ -24,7 +24,7 @@ from rolecast.credit import group_advantages
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.methods.decor import Decor, DecorConfig, Entry
 from rolecast.rollout.render import Renderer
-from rolecast.types import Action, Reward, Thread, Trajectory
+from rolecast.types import TOKEN_MEAN, Action, ImitationTerm, PolicyTerm, Reward, Thread, Trajectory, mean, total
 
 # Algorithm 1
 
@@ -345,9 +345,15 @@ def test_equation_6_leaves_roles_that_did_not_act_out_of_the_statistics(renderer
 
 
 def test_one_objective_with_one_ratio_per_unit_and_the_papers_numbers() -> None:
-    [objective] = Decor(DecorConfig()).objectives()
-    assert (objective.loss, objective.estimator, objective.per, objective.slot) == ("gspo", "group", "group", "shared")
-    assert (objective.clip, objective.lr, objective.kl) == ((3e-4, 4e-4), 2e-6, 0.0)
+    [sft, rl] = Decor(DecorConfig()).schedule()
+    assert [(stage.name, stage.kind, stage.start, stage.merges) for stage in (sft, rl)] == [
+        ("sft", "sft", "", ("shared",)), ("rl", "rl", "sft", ("shared",)),
+    ]  # fmt: skip
+    assert [(o.slot, o.imitation, o.policy) for o in sft.objectives] == [("shared", ImitationTerm(1.0, TOKEN_MEAN), None)]
+    [objective] = rl.objectives
+    policy = PolicyTerm("unit", (3e-4, 4e-4), over=(total("rollout"), mean("group"), mean("batch")))
+    assert (objective.policy, objective.estimator, objective.slot) == (policy, "group", "shared")
+    assert (objective.lr, objective.kl, objective.critic, objective.imitation) == (2e-6, None, None, None)
     config = DecorConfig()
     assert (config.max_turns, config.k, config.memory_tokens, config.lam, config.alpha) == (4, 5, 4096, 0.5, 0.6)
 

@@ -18,7 +18,22 @@ from rolecast.methods.search_r1 import CLOSE, OPEN, SearchR1, SearchR1Config, pa
 from rolecast.ports import Sampling
 from rolecast.rollout.env import Env
 from rolecast.rollout.render import Renderer
-from rolecast.types import Action, Gold, Observation, Passage, Question, Reward, Thread, Trajectory, question_id
+from rolecast.types import (
+    TOKEN_MEAN,
+    Action,
+    Gold,
+    ImitationTerm,
+    KlTerm,
+    Observation,
+    Passage,
+    PolicyTerm,
+    Question,
+    Reward,
+    Thread,
+    Trajectory,
+    ValueTerm,
+    question_id,
+)
 from rolecast.world.tokenizer import demo_tokenizer
 
 ANSWER = said("answer", "Kel Dax")
@@ -321,8 +336,21 @@ def test_rows_of_two_data_sets_are_not_normalised_together() -> None:
 
 
 def test_objectives() -> None:
-    [grpo] = search_r1().objectives()
-    assert (grpo.loss, grpo.estimator, grpo.per, grpo.kl, grpo.kl_in, grpo.clip) == ("ppo", "group", "token", 1e-3, "loss", (0.2, 0.2))
-    [ppo] = search_r1(algorithm="ppo").objectives()
-    assert (ppo.loss, ppo.estimator, ppo.per, ppo.kl, ppo.kl_in, ppo.critic) == ("ppo", "gae", "token", 1e-3, "reward", "critic")
-    assert (ppo.gamma, ppo.lam, ppo.critic_lr, ppo.lr) == (1.0, 1.0, 1e-5, 1e-6)
+    [sft, rl] = search_r1().schedule()
+    assert [(stage.name, stage.kind, stage.start, stage.merges) for stage in (sft, rl)] == [
+        ("sft", "sft", "", ("shared",)), ("rl", "rl", "sft", ("shared",)),
+    ]  # fmt: skip
+    [grpo], [imitated] = rl.objectives, sft.objectives
+    assert (imitated.slot, imitated.imitation, imitated.policy, imitated.kl) == ("shared", ImitationTerm(1.0, TOKEN_MEAN), None, None)
+    clipped = PolicyTerm("token", (0.2, 0.2), over=TOKEN_MEAN)
+    assert (grpo.slot, grpo.estimator, grpo.policy, grpo.kl) == ("shared", "group", clipped, KlTerm(1e-3, "loss"))
+    assert (grpo.critic, grpo.imitation) == (None, None)
+    [ppo] = search_r1(algorithm="ppo").schedule()[1].objectives
+    assert (ppo.slot, ppo.estimator, ppo.policy, ppo.kl) == ("shared", "gae", clipped, KlTerm(1e-3, "reward"))
+    assert (ppo.gamma, ppo.lam, ppo.critic, ppo.lr) == (1.0, 1.0, ValueTerm("critic", 1e-5), 1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
+def test_without_a_coefficient_there_is_no_kl_term(algorithm: str) -> None:
+    [objective] = search_r1(algorithm=algorithm, kl=0.0).schedule()[1].objectives
+    assert objective.kl is None

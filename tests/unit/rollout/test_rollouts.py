@@ -14,9 +14,9 @@ from rolecast.errors import RolecastError
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.rollouts import Rollouts
-from rolecast.rollout.versions import CanaryError
 from rolecast.rollout.worker import Worker
 from rolecast.types import Action, Gold, Question, Thread, Trajectory, Version
+from rolecast.weights.versions import CanaryError
 
 HELLO = Handshake("0.1", "config", "renderer", "prompts")
 EPISODES = [Episode(Question(f"q{i}", "Q?", Gold(("a",))), f"0.0:q{i}", member) for i in range(3) for member in range(2)]

@@ -1,7 +1,9 @@
-"""What RL counts and reports: no answer is 0, and only trained slots spend the budget."""
+"""What RL reports, how it guards what it has, and how it ends where nothing is left to learn."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,19 +12,21 @@ import pytest
 import torch
 from scripted import TWO_HOPS
 
-from rolecast.config import RunConfig
+from rolecast.config import RunConfig, make_config
 from rolecast.errors import CollapseError
 from rolecast.evaluation.metrics import summarize
-from rolecast.learner.backends import PlainBackend
+from rolecast.learner.backends import PlainBackend, Training
 from rolecast.learner.learner import Learner
-from rolecast.learner.model import Policy
 from rolecast.learner.ranks import ALONE
 from rolecast.learner.settings import OptimizerConfig
+from rolecast.stages import rl as rl_stage
+from rolecast.stages.metrics import read_metrics
 from rolecast.stages.rl import Trainer, TrainerState
 from rolecast.stages.run import Run
-from rolecast.stages.sampling import Sampler, describe
-from rolecast.types import Action, Gold, Question, Thread, Trajectory
-from tests.tiny import TOKENIZER, tiny_model
+from rolecast.stages.sampling import Batch, Credited, NothingLearnedError, describe
+from rolecast.types import Action, Gold, Question, Thread, Trajectory, Unit
+from rolecast.weights.models import CPU, read_model
+from tests.tiny import tiny_team
 
 THE_THE = Question("q", "Which band is it?", Gold(("The The",)))
 
@@ -32,25 +36,7 @@ def act(id: str, tokens: int) -> Action:
 
 
 def finished(question: Question = TWO_HOPS, answer: str | None = None) -> Trajectory:
-    """3 tokens of the planner, 5 of a frozen condenser, 2 of a probe of the answerer."""
-    threads = [
-        Thread("t0", "planner", "shared", turns=[act("a", 3)]),
-        Thread("t1", "condenser", "frozen", turns=[act("b", 5)]),
-        Thread("t2", "answerer", "shared", probe=True, turns=[act("c", 2)]),
-    ]
-    return Trajectory("t", question, "g", 0, "decor", 0, threads=threads, answer=answer)
-
-
-def sampler(done: list[Trajectory]) -> Any:
-    objective = SimpleNamespace(slot="shared")
-    rollouts: Any = SimpleNamespace(collect=lambda episodes, sampling, phase: done)
-    return Sampler(RunConfig(), objective, rollouts, [TWO_HOPS])  # type: ignore[arg-type]
-
-
-def test_the_budget_counts_probes_and_no_frozen_role() -> None:
-    made = sampler([finished(), finished()])
-    made._groups(0, 0, 1)
-    assert made.sampled == 2 * (3 + 2)
+    return Trajectory("t", question, "g", 0, "decor", 0, threads=[Thread("t0", "planner", "shared", turns=[act("a", 3)])], answer=answer)
 
 
 @pytest.mark.parametrize(("answer", "em"), [(None, 0.0), ("The The", 1.0)])
@@ -60,38 +46,51 @@ def test_no_answer_scores_zero_in_every_report(answer: str | None, em: float) ->
     assert [summarize(done, 0, 100)[name] for name in ("em", "f1", "cem")] == [em] * 3
 
 
-class Collapsing:
-    """A trainer of a tiny model whose dev score is told, and whose training makes every weight worse by one."""
+class Dev:
+    """A trainer of a tiny model whose dev score is told."""
 
-    def __init__(self, folder: Path) -> None:
-        self.model = tiny_model()
+    def __init__(self, folder: Path, config: RunConfig | None = None) -> None:
+        config = config or RunConfig()
+        self.stage = config.schedule[1]
+        self.run = Run(folder, config)
+        self.team = tiny_team()
         self.resets = 0
-        policy = Policy(self.model)
-        backend = PlainBackend(policy, OptimizerConfig(), 1e-3, 10, ALONE)
-        backend.optimizer.reset = self._reset  # type: ignore[method-assign]
-        run = Run(folder, RunConfig())
-        objective: Any = SimpleNamespace()
-        learner = Learner(objective, policy, backend, seed=0)
-        rollouts = SimpleNamespace(collect=lambda episodes, sampling, phase: [finished(THE_THE, a) for a in self._answers])
-        anything: Any = (run, learner, SimpleNamespace(rollouts=rollouts), None, TOKENIZER, [THE_THE], 0, TrainerState())
-        self.trainer = Trainer(*anything)
-        self.step = 0
+        self.published: list[tuple[int, int]] = []
+        backend = PlainBackend(self.team, {"shared": Training(OptimizerConfig(), 1e-3, 10)}, ALONE)
+        backend.optimizers["shared"].reset = self._reset  # type: ignore[method-assign]
+        learner = Learner(self.stage.objectives, self.team, backend, seed=0)
+        self.answers = ["The The"]
+        rollouts = SimpleNamespace(collect=lambda episodes, sampling, phase: [finished(THE_THE, a) for a in self.answers])
+        sampler: Any = SimpleNamespace(rollouts=rollouts, sample=self.sample, sampled=0, dropped=0)
+        publisher: Any = SimpleNamespace(publish=lambda step, weights, rollback: self.published.append((step, rollback)))
+        self.trainer = Trainer(self.run, self.stage, learner, sampler, publisher, [THE_THE], 0, TrainerState())
 
     def _reset(self) -> None:
         self.resets += 1
 
+    def sample(self, step: int) -> tuple[Batch, dict[str, float]]:
+        raise NotImplementedError
+
+    def move(self) -> None:
+        """Makes every weight worse by one."""
+        with torch.no_grad():
+            for weights in self.team.model("shared").parameters():
+                weights += 1
+
+    def weights(self) -> torch.Tensor:
+        return self.team.model("shared").get_input_embeddings().weight.detach().clone()
+
+
+class Collapsing(Dev):
+    step = 0
+
     def train(self, em: float) -> None:
         """One interval between evaluations, after which `em` of ten questions are answered right."""
-        with torch.no_grad():
-            for weights in self.model.parameters():
-                weights += 1
-        self._answers = ["The The" if i < 10 * em else "no" for i in range(10)]
+        self.move()
+        self.answers = ["The The" if i < 10 * em else "no" for i in range(10)]
         self.step += 10
         self.trainer.evaluate(self.step)
         self.trainer._guard(self.step)
-
-    def weights(self) -> torch.Tensor:
-        return self.model.get_input_embeddings().weight.detach().clone()
 
 
 def test_a_collapse_brings_back_the_best_weights_and_a_new_optimizer(tmp_path: Path) -> None:
@@ -119,3 +118,101 @@ def test_a_second_collapse_ends_the_run_and_keeps_the_best_model(tmp_path: Path)
     with pytest.raises(CollapseError, match="step 50: dev EM stayed under 50% of its best"):
         run.train(0.3)
     assert run.trainer.progress.best == {"step": 10, "em": 0.8}
+
+
+class Idling(Dev):
+    """Its steps teach something (t), nothing because the questions are solved (s), or nothing for another reason (n)."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, steps: str, idle_steps: int = 3, **model: str) -> None:
+        rl = {"steps": len(steps), "idle_steps": idle_steps, "eval_every": 100, "checkpoint_every": 100}
+        super().__init__(folder, make_config({"stages": {"rl": rl}, "model": model}, "here"))
+        self.steps = steps
+        self.gates: list[float] = []
+        monkeypatch.setattr(rl_stage, "reinforce", self.reinforce)
+
+    def sample(self, step: int) -> tuple[Batch, dict[str, float]]:
+        if self.steps[step] != "t":
+            raise NothingLearnedError(f"step {step} teaches nothing", solved=self.steps[step] == "s")
+        t = finished(THE_THE)
+        return Batch([Credited([t], [Unit("u", ("a",), 1.0, "decor", tag="planner")], [])]), {"groups": 1.0}
+
+    def reinforce(
+        self, learner: Learner, threads: Sequence[Thread], units: Sequence[Unit], examples: Sequence[Any], *, gate: float
+    ) -> dict[str, float]:
+        assert ([thread.id for thread in threads], [unit.id for unit in units]) == (["t0"], ["u"])
+        self.gates.append(gate)
+        self.move()
+        return {"loss": 0.5}
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return read_metrics(self.run.stage("rl"))
+
+
+def test_a_step_that_teaches_nothing_is_left_out_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Idling(tmp_path, monkeypatch, "nstnnt")
+    run.trainer.train()
+    assert len(run.gates) == 2  # updates
+    assert [row["step"] for row in run.rows] == list(range(7))
+    assert [(row.get("idle"), row.get("loss")) for row in run.rows] == [
+        (None, None), (1.0, None), (1.0, None), (None, 0.5), (1.0, None), (1.0, None), (None, 0.5),
+    ]  # fmt: skip
+    assert run.trainer.progress.idle == 0
+    assert run.published == [(step, 0) for step in range(7)]
+
+
+def test_idle_steps_in_a_row_end_a_stage_that_is_solved_with_its_best_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Idling(tmp_path, monkeypatch, "stsssttt")
+    monkeypatch.setattr(Trainer, "open", lambda *arguments: run.trainer)
+    before = run.weights()
+    rl_stage.rl(run.run, run.stage, ALONE)
+    assert [row["step"] for row in run.rows] == list(range(6))  # not the last three
+    assert len(run.gates) == 1
+    assert "dev/em" in run.rows[-1]  # the last weights were scored too
+    # No dev score was better than the first one, so the model is that of step 0, not the last.
+    assert run.trainer.progress.best == {"step": 0, "em": 1.0}
+    model = read_model(run.run.model("rl"), torch.float32, CPU)
+    assert torch.equal(model.get_input_embeddings().weight, before)
+    assert not torch.equal(run.weights(), before)
+    assert json.loads((run.run.model("rl") / "manifest.json").read_text())["kind"] == "model"
+
+
+def test_idle_steps_in_a_row_for_another_reason_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Idling(tmp_path, monkeypatch, "nntnsnttt")
+    monkeypatch.setattr(Trainer, "open", lambda *arguments: run.trainer)
+    with pytest.raises(NothingLearnedError, match="step 5 teaches nothing"):
+        rl_stage.rl(run.run, run.stage, ALONE)
+    assert [row["step"] for row in run.rows] == list(range(6))
+    assert not run.run.model("rl").exists()
+
+
+@pytest.mark.parametrize(("idle_steps", "steps"), [(1, 1), (2, 2), (5, 5)])
+def test_how_many_idle_steps_end_a_stage_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_steps: int, steps: int
+) -> None:
+    run = Idling(tmp_path, monkeypatch, "s" * 9, idle_steps)
+    run.trainer.train()
+    assert run.rows[-1]["step"] == steps
+    run = Idling(tmp_path / "failing", monkeypatch, "n" * 9, idle_steps)
+    with pytest.raises(NothingLearnedError, match=f"step {steps - 1} "):
+        run.trainer.train()
+
+
+def test_idle_steps_before_a_checkpoint_count_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Idling(tmp_path, monkeypatch, "nsnttt")
+    run.trainer.progress = TrainerState(idle=2)
+    with pytest.raises(NothingLearnedError, match="step 0 "):
+        run.trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "gate"), [("float32", None, 1e-4), ("bfloat16", None, 5e-2), ("float32", 0.3, 0.3), ("bfloat16", 0.3, 0.3)]
+)
+def test_the_gate_is_what_the_dtype_explains_unless_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, given: float | None, gate: float
+) -> None:
+    run = Idling(tmp_path, monkeypatch, "t", dtype=dtype)
+    changed = run.trainer.config.model_copy(update={"ratio_gate": given})
+    run.run.config.stages["rl"] = changed
+    run.trainer.train()
+    assert run.gates == [gate]

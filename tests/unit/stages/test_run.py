@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from rolecast.config import RunConfig
+from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError
 from rolecast.stages.run import Run, create, erase, open_run, prepare, working
 from rolecast.store.artifact import verify, writing
@@ -27,6 +28,34 @@ def test_a_run_whose_config_is_broken_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "run" / "run.json").write_text('{"name": ')
     with pytest.raises(InputError, match=r"run/run\.json: not JSON"):
         open_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("told", [None, 1, 3, "2"])
+def test_a_run_of_another_format_is_refused_in_one_line(tmp_path: Path, told: object) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    file = run.path / "run.json"
+    data = json.loads(file.read_text())
+    assert data.pop("format") == 2
+    file.write_text(json.dumps(data if told is None else {"format": told, **data}))
+    with pytest.raises(InputError, match=r"run/run\.json was written by another version of rolecast") as caught:
+        open_run(run.path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="written by another version"):
+        create(run.path, RunConfig())
+    assert json.loads(file.read_text()) != {"format": 2, **data}  # it is left as it was
+
+
+def test_a_run_of_an_older_format_is_told_so_though_its_config_has_other_keys(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"name": "old", "sft": {"steps": 5}, "rl": {"steps": 5}}')
+    with pytest.raises(InputError, match="written by another version"):
+        open_run(tmp_path / "run")
+
+
+def test_a_run_is_read_back_as_it_was_made(tmp_path: Path) -> None:
+    config = make_config({"stages": {"rl": {"steps": 5, "guard": {"patience": 3}}}}, "here")
+    assert create(tmp_path / "run", config).config == open_run(tmp_path / "run").config == create(tmp_path / "run", config).config == config
+    assert open_run(tmp_path / "run").config.rl("rl").guard.patience == 3
 
 
 def test_a_new_run_that_cannot_be_filled_is_not_left_behind(tmp_path: Path) -> None:

@@ -39,7 +39,12 @@ class TransformersEngine:
     """Generates with one model per slot. Requests of different slots are decoded in turns."""
 
     def __init__(
-        self, models: Mapping[Slot, PreTrainedModel], renderer: Renderer, max_batch: int, max_context: int, version: str = ""
+        self,
+        models: Mapping[Slot, PreTrainedModel | Callable[[], PreTrainedModel]],
+        renderer: Renderer,
+        max_batch: int,
+        max_context: int,
+        version: str = "",
     ) -> None:
         self.version = version
         self._renderer = renderer
@@ -80,10 +85,13 @@ class TransformersEngine:
 class _Decoder:
     """The rows in flight of one slot."""
 
-    def __init__(self, model: PreTrainedModel, renderer: Renderer, max_batch: int, max_context: int) -> None:
+    def __init__(
+        self, speaker: PreTrainedModel | Callable[[], PreTrainedModel], renderer: Renderer, max_batch: int, max_context: int
+    ) -> None:
         self.queue: deque[tuple[GenerateRequest, asyncio.Future[Completion]]] = deque()
         self.rows: list[_Row] = []
-        self._model = model
+        model = speaker if isinstance(speaker, PreTrainedModel) else speaker()
+        self._speaker, self._model = speaker, model
         self._renderer = renderer
         self._max_batch = max_batch
         self._cache = StaticRows(model.config, max_batch, max_context, model.dtype, model.device)
@@ -129,6 +137,8 @@ class _Decoder:
         return _Row(request, future, np.random.Generator(np.random.PCG64(request.seed)).random(request.max_tokens))
 
     def _forward(self, ids: torch.Tensor, places: torch.Tensor, mask: torch.Tensor, first_row: int, span: int) -> torch.Tensor:
+        if not isinstance(self._speaker, PreTrainedModel):
+            self._model = self._speaker()  # of several slots over one base, this one speaks now
         device = self._model.device
         self._cache.aim(first_row, places.to(device), span)
         output = self._model.base_model(

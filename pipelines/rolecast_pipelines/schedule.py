@@ -1,0 +1,64 @@
+"""The whole job as one pipeline of coarse tasks: every stage of a method's schedule with its evaluation, and a report."""
+
+from typing import Any
+
+from kfp import dsl, kubernetes
+
+from rolecast.schedule import Schedule, digest
+from rolecast_pipelines import components
+
+S3_KEYS = {"AWS_ACCESS_KEY_ID": "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY": "AWS_SECRET_ACCESS_KEY"}
+ENDPOINTS = ("ROLECAST_STORE", "ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL", "ROLECAST_JUDGE_URL")
+
+
+def _step(task: dsl.PipelineTask, image: str, s3_secret: str, endpoints: str) -> dsl.PipelineTask:
+    """Nothing is cached: a step finds finished work by its committed artifacts, which a cache cannot verify."""
+    task.set_container_image(image).set_caching_options(False)
+    kubernetes.use_secret_as_env(task, s3_secret, S3_KEYS, optional=True)
+    kubernetes.use_config_map_as_env(task, endpoints, {key: key for key in ENDPOINTS}, optional=True)
+    return task
+
+
+def _launching(task: dsl.PipelineTask) -> dsl.PipelineTask:
+    """The job that the step launches names the step's pod as its owner, and goes when the pod is deleted."""
+    kubernetes.use_field_path_as_env(task, "ROLECAST_POD_NAME", "metadata.name")
+    kubernetes.use_field_path_as_env(task, "ROLECAST_POD_UID", "metadata.uid")
+    kubernetes.use_field_path_as_env(task, "ROLECAST_NAMESPACE", "metadata.namespace")
+    return task
+
+
+def make_pipeline(schedule: Schedule) -> Any:
+    """The pipeline of one schedule, unrolled. It carries the schedule's digest: its first step refuses a config with another one."""
+    names, shape = " → ".join(stage.name for stage in schedule), digest(schedule)
+
+    @dsl.pipeline(name=f"rolecast-{'-'.join(stage.name for stage in schedule)}-eval".replace("_", "-").lower(),
+                  description=f"Trains a team of search roles: {names}, held-out evaluation of each, report.")  # fmt: skip
+    def pipeline(
+        run: str,
+        config: str,
+        launcher: str = "local",
+        job: str = "{}",
+        image: str = components.CONTROL,
+        retriever_image: str = components.RETRIEVER,
+        rollout_image: str = components.ROLLOUT,
+        s3_secret: str = "rolecast-s3",
+        endpoints: str = "rolecast-endpoints",
+    ) -> None:
+        """`run`: where the run lives. `config`: a run's config as JSON. `launcher`: local trains inside the step (in an image that
+        can), pytorchjob and trainjob launch a job, whose spec without run and stage is `job`, as JSON. `image`: what launch and report
+        run in; index and evaluation run in the other two. `s3_secret`, `endpoints`: names of a Secret and a ConfigMap."""
+
+        def step(task: dsl.PipelineTask, image: str) -> dsl.PipelineTask:
+            return _step(task, image, s3_secret, endpoints)
+
+        last = step(components.prepare(run=run, config=config, schedule=shape), retriever_image).output
+        results: list[dsl.PipelineTask] = []
+        for stage in schedule:
+            trained = components.train(run=last, stage=stage.name, kind=stage.kind, launcher=launcher, job=job)
+            trained = _launching(step(trained.set_display_name(f"train-{stage.name}").after(*results[-1:]), image))
+            last = trained.outputs["Output"]
+            evaluated = components.evaluate(run=last, stage=stage.name).set_display_name(f"evaluate-{stage.name}")
+            results.append(step(evaluated, rollout_image))
+        step(components.report(run=last, results=[result.outputs["Output"] for result in results]), image)
+
+    return pipeline

@@ -1,0 +1,111 @@
+"""The loss of one micro-batch: the sum of an objective's terms, each Σ weight · ℓ over its own items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rolecast import losses
+from rolecast.credit import Floats
+from rolecast.learner.batch import Padded, TokenBatch
+from rolecast.learner.tally import Tally
+from rolecast.types import Objective, PolicyTerm
+
+
+@dataclass(frozen=True, slots=True)
+class Slopes:
+    """Of units that no micro-batch holds whole: the policy term's value and its derivative by each token's log-prob, per token.
+
+    Both come from a pass without gradient over all of a unit's rows; a second pass, row by row, then has the same gradient.
+    """
+
+    loss: Floats
+    slope: Floats
+
+
+def policy_loss(
+    o: Objective, batch: TokenBatch, rows: Padded, output: tuple[Tensor, Tensor], slopes: Slopes | None, tally: Tally
+) -> Tensor:
+    """Everything that trains the policy's slot. `output`: log-prob and entropy of the micro-batch's tokens."""
+    logprob, entropy = output
+    tags = batch.tag[rows.flat]
+    tally.items("entropy", entropy, batch.tags, tags)
+    loss = logprob.new_zeros(())
+    column = _columns(batch, rows, logprob.device)
+    if o.policy is not None:
+        if slopes is not None:
+            slope, constant = (torch.from_numpy(a[rows.flat]).to(logprob.device, torch.float32) for a in (slopes.slope, slopes.loss))
+            loss = loss + (slope * (logprob - logprob.detach()) + constant).sum()
+        else:
+            loss = loss + _policy_term(o.policy, batch, rows, logprob, tally)
+    if o.kl is not None and o.kl.where == "loss":
+        kl = losses.kl_k3(logprob, column("ref_logprob"))
+        tally.add("kl", float(kl.detach().mean()), len(kl))
+        loss = loss + o.kl.coefficient * (column("kl_weight") * kl).sum()
+    if o.imitation is not None:
+        weight = column("imitation_weight")
+        shown = (weight != 0).cpu().numpy()
+        tally.items("nll", -logprob[weight != 0], batch.tags, tags[shown])
+        loss = loss - o.imitation.coefficient * (weight * logprob).sum()
+    return loss
+
+
+def _policy_term(term: PolicyTerm, batch: TokenBatch, rows: Padded, logprob: Tensor, tally: Tally) -> Tensor:
+    column, tags = _columns(batch, rows, logprob.device), batch.tag[rows.flat]
+    change = losses.log_ratio(logprob, column("old_logprob"))
+    drift = losses.log_ratio(column("old_logprob"), column("sampler_logprob"))
+    weight, advantage = column("policy_weight"), column("advantage")
+    if term.ratio == "unit":
+        _, first, unit = np.unique(batch.unit[rows.flat], return_index=True, return_inverse=True)
+        index = torch.from_numpy(unit).to(logprob.device)
+        change, drift = (losses.unit_mean(items, index, len(first)) for items in (change, drift))
+        weight, advantage, tags = weight[first], advantage[first], tags[first]
+    found = losses.surrogate(change, advantage, term.clip, term.dual_clip)
+    acts = (weight != 0).cpu().numpy()
+    tally.items("ratio", found.ratio[weight != 0], batch.tags, tags[acts])
+    tally.items("clip_fraction", found.clipped[weight != 0].float(), batch.tags, tags[acts])
+    return (weight * losses.truncated_importance(drift, term.importance_cap) * found.loss).sum()
+
+
+def slopes_of(term: PolicyTerm, batch: TokenBatch, logprob: Floats, tokens: np.ndarray, tally: Tally) -> Slopes:
+    """Of the units of `tokens` (indices into the batch, whole units): value and derivative at the log-probs as they are now."""
+    _, first, unit, count = np.unique(batch.unit[tokens], return_index=True, return_inverse=True, return_counts=True)
+    index = torch.from_numpy(unit)
+
+    def of_unit(column: Floats) -> Tensor:
+        return torch.from_numpy(column[tokens][first]).float()
+
+    def ratios(new: Floats, old: Floats) -> Tensor:
+        difference = losses.log_ratio(torch.from_numpy(new[tokens]).float(), torch.from_numpy(old[tokens]).float())
+        return losses.unit_mean(difference, index, len(first))
+
+    found = losses.surrogate(ratios(logprob, batch.old_logprob), of_unit(batch.advantage), term.clip, term.dual_clip)
+    correction = losses.truncated_importance(ratios(batch.old_logprob, batch.sampler_logprob), term.importance_cap)
+    weight = of_unit(batch.policy_weight) * correction
+    tally.items("ratio", found.ratio, batch.tags, batch.tag[tokens][first])
+    tally.items("clip_fraction", found.clipped.float(), batch.tags, batch.tag[tokens][first])
+    slopes = Slopes(np.zeros(len(batch.ids)), np.zeros(len(batch.ids)))
+    slopes.loss[tokens] = ((weight * found.loss).numpy() / count)[unit]
+    slopes.slope[tokens] = ((weight * found.slope).numpy() / count)[unit]
+    return slopes
+
+
+def value_loss(o: Objective, batch: TokenBatch, rows: Padded, predicted: Tensor, tally: Tally) -> Tensor:
+    assert o.critic is not None
+    column = _columns(batch, rows, predicted.device)
+    loss = losses.value(predicted, column("value"), column("target"), o.critic.clip)
+    n = float(len(predicted))
+    tally.add("critic/loss", float(loss.detach().mean()), n)
+    tally.add("critic/explained_variance", losses.explained_variance(predicted.detach(), column("target")), n)
+    return (column("value_weight") * loss).sum()
+
+
+def _columns(batch: TokenBatch, rows: Padded, device: torch.device) -> Callable[[str], Tensor]:
+    def column(name: str) -> Tensor:
+        return torch.from_numpy(getattr(batch, name)[rows.flat]).to(device=device, dtype=torch.float32)
+
+    return column

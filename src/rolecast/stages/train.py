@@ -1,0 +1,36 @@
+"""Trains one stage of a run's schedule, of whichever kind it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rolecast.errors import InputError
+from rolecast.learner.ranks import ALONE, Ranks
+from rolecast.methods.registry import make_method
+from rolecast.schedule import find
+from rolecast.stages import checkpoints
+from rolecast.stages.rl import rl
+from rolecast.stages.run import Run, working
+from rolecast.stages.sft import sft
+from rolecast.stages.team import prepare_torch, require_model
+from rolecast.types import Stage
+
+KINDS: dict[str, Callable[[Run, Stage, Ranks], None]] = {"sft": sft, "rl": rl}
+
+
+def train(run: Run, name: str, ranks: Ranks = ALONE) -> Path:
+    """Trains, or goes on from the newest checkpoint; returns the model's folder. Does nothing if it is there."""
+    method = make_method(run.config.method)
+    if not method.schedule():
+        raise InputError(f"method {method.name} is not trained; see `rolecast methods`")
+    stage = find(method.schedule(), name)
+    if checkpoints.ready(run, run.model(name), ranks):
+        return run.model(name)
+    if stage.start:
+        checkpoints.ready(run, run.model(stage.start), ranks)
+        require_model(run, stage.start)
+    with working(run, name, ranks.first):
+        prepare_torch(run.config)
+        KINDS[stage.kind](run, stage, ranks)
+    return run.model(name)

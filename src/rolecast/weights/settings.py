@@ -1,0 +1,17 @@
+"""What a run's config says of its weights. Apart from what it configures, so that reading a config needs no torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class LoraConfig(BaseModel):
+    """Train an adapter of this rank over frozen weights. `targets`: names of the linear layers it acts on, or all of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rank: int = Field(16, ge=1)
+    alpha: float = Field(32, gt=0)  # the adapter acts with alpha / rank
+    targets: Literal["all-linear"] | list[str] = "all-linear"

@@ -1,0 +1,261 @@
+"""A team: every weight that a stage speaks with or trains, found by its slot.
+
+One base model; over it an adapter for each slot, or, without adapters, a whole model for each slot. A critic is an adapter or a whole
+model with a head of its own. A slot that nothing was made for is the base as the stage found it: that is what a frozen role and the
+reference of a KL term are, so adapters need no second model for them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rolecast.errors import ArtifactError, DivergedError
+from rolecast.types import Slot
+from rolecast.weights.adapters import activate, adapter_weights, add_adapter, is_adapter, load_adapter, of_adapter, save_adapter
+from rolecast.weights.models import CPU, read_model
+from rolecast.weights.settings import LoraConfig
+
+Weights = dict[str, Tensor]  # by their names in the team
+FROZEN: Slot = "frozen"  # the base as a stage finds it
+BASE: Slot = "base"  # an adapter that belongs to the base, kept apart where merging would round it
+HEAD = "head.safetensors"
+Place = Literal["base", "adapter", "whole"]
+
+
+class Rows(Protocol):
+    """A micro-batch: `ids` (rows, width) padded on the right; `row`, `column` (trained,) say where trained tokens are."""
+
+    @property
+    def ids(self) -> Tensor: ...
+
+    @property
+    def row(self) -> Tensor: ...
+
+    @property
+    def column(self) -> Tensor: ...
+
+
+class Team(nn.Module):
+    """`place` says for each slot what its weights are; a slot that it does not know is `frozen`."""
+
+    def __init__(self, base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__()
+        self.base = base
+        self.whole = nn.ModuleDict()
+        self.heads = nn.ModuleDict()
+        self.tokenizer = tokenizer
+        self.place: dict[Slot, Place] = {FROZEN: "base"}
+        self._active: Slot | None = None
+        self._built_in: Slot | None = None  # the adapter that makes the base what it is
+
+    @property
+    def device(self) -> torch.device:
+        place: torch.device = next(self.base.parameters()).device
+        return place
+
+    def model(self, slot: Slot) -> PreTrainedModel:
+        """The model that speaks for `slot` from now on, until another slot is asked for."""
+        slot = slot if slot in self.place else FROZEN
+        place = self.place[slot]
+        if place == "whole":
+            model: PreTrainedModel = self.whole[slot]
+            return model
+        wanted = slot if place == "adapter" else self._built_in
+        if wanted != self._active:
+            activate(self.base, wanted)
+            self._active = wanted
+        return self.base
+
+    def speaker(self, slot: Slot) -> Callable[[], PreTrainedModel]:
+        return lambda: self.model(slot)
+
+    def forward(self, slot: Slot, rows: Rows, temperature: float = 1.0) -> Tensor | tuple[Tensor, Tensor]:
+        """Of each trained token, float32, (trained,): log-prob and entropy at the temperature that it was sampled with; for a critic
+        the value of the state that it is drawn in. Entropy carries no gradient."""
+        model = self.model(slot)
+        if slot in self.heads:
+            hidden = model.base_model(input_ids=rows.ids, use_cache=False).last_hidden_state
+            values: Tensor = self.heads[slot](hidden[rows.row, rows.column - 1]).squeeze(-1).float()
+            return values
+        hidden = model.base_model(input_ids=rows.ids, use_cache=False).last_hidden_state
+        logits = model.get_output_embeddings()(hidden[rows.row, rows.column - 1]).float() / temperature
+        logprobs = torch.log_softmax(logits, dim=-1)
+        chosen = logprobs.gather(-1, rows.ids[rows.row, rows.column][:, None]).squeeze(-1)
+        with torch.no_grad():
+            entropy = -(logprobs.exp() * logprobs).sum(-1)
+        return chosen, entropy
+
+    def trained(self, slot: Slot) -> list[tuple[str, nn.Parameter]]:
+        """The slot's trained parameters by their names in the team."""
+        return [(name, parameter) for name, parameter in self.named_parameters() if parameter.requires_grad and self._is_of(name, slot)]
+
+    def _is_of(self, name: str, slot: Slot) -> bool:
+        if name.startswith(f"heads.{slot}."):
+            return True
+        if self.place[slot] == "adapter":
+            return name.startswith("base.") and of_adapter(name, slot)
+        return name.startswith(f"whole.{slot}." if self.place[slot] == "whole" else "base.")
+
+    def save(self, slots: Collection[Slot], folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Writes each slot to `folder/slots/SLOT`: a Hugging Face model, or an adapter in peft's form; a critic's head beside it.
+
+        `weights`: what to write instead of the team's own, which may be shards. Raises `DivergedError` for what is not finite.
+        """
+        weights = self.state_dict() if weights is None else weights
+        for slot in slots:
+            place = folder / "slots" / slot
+            if self.place[slot] == "adapter":
+                inner = {
+                    name.removeprefix("base."): t for name, t in weights.items() if name.startswith("base.") and of_adapter(name, slot)
+                }
+            else:
+                prefix = f"whole.{slot}." if self.place[slot] == "whole" else "base."
+                inner = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+            head = {n.removeprefix(f"heads.{slot}."): t for n, t in weights.items() if n.startswith(f"heads.{slot}.")}
+            require_finite({**inner, **head}, f"slot {slot}")
+            if self.place[slot] == "adapter":
+                save_adapter(self.base, inner, place, slot)
+            else:
+                self.model(slot).save_pretrained(place, state_dict=inner)
+            if head:
+                save_file({name: tensor.detach().cpu().contiguous() for name, tensor in head.items()}, place / HEAD)
+        self.tokenizer.save_pretrained(folder)
+
+    def load(self, folder: Path, slots: Collection[Slot]) -> None:
+        """Puts the weights of `folder/slots` in the place of the team's. Raises `ArtifactError` where one does not fit."""
+        for slot in slots:
+            if self.place[slot] == "adapter":
+                load_adapter(self.base, folder / "slots" / slot, slot)
+            else:
+                self.model(slot).load_state_dict(read_model(folder / "slots" / slot, self.base.dtype, CPU).state_dict())
+
+    def read(self, folder: Path, slots: Collection[Slot]) -> Weights:
+        """The weights of `folder/slots` under their names in the team, which is left as it is."""
+        found: Weights = {}
+        for slot in slots:
+            place = folder / "slots" / slot
+            if self.place[slot] == "adapter":
+                found |= {f"base.{name}": tensor for name, tensor in adapter_weights(place, slot).items()}
+            else:
+                prefix = f"whole.{slot}." if self.place[slot] == "whole" else "base."
+                found |= {prefix + name: tensor for name, tensor in read_model(place, self.base.dtype, CPU).state_dict().items()}
+            if slot in self.heads:
+                found |= {f"heads.{slot}.{name}": tensor for name, tensor in load_file(place / HEAD).items()}
+        return found
+
+
+def require_finite(weights: Mapping[str, Tensor], what: str) -> None:
+    """Nothing that is not finite is ever saved or published."""
+    for name, tensor in weights.items():
+        if not torch.isfinite(tensor).all():
+            raise DivergedError(
+                f"{what}: weight {name} is not finite, so it is not saved; the last checkpoint is sound, lower the learning rate"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Casting:
+    """What a stage needs of its team: the slots that roles speak with, those that are trained, critics, and whether the frozen base."""
+
+    spoken: frozenset[Slot] = frozenset()
+    trained: tuple[Slot, ...] = ()
+    critics: tuple[Slot, ...] = ()
+    frozen: bool = False  # a frozen role, or the reference of a KL term
+
+
+def assemble(
+    base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, casting: Casting, *, start: Path | None = None, saved: Path | None = None,
+    lora: LoraConfig | None = None, seed: int = 0,
+) -> Team:  # fmt: skip
+    """The one place where a team is put together, for training, publishing, workers, evaluation and serving.
+
+    `base` was loaded from `start`, whose `slots` hold what is not part of it. `saved` holds slots that go before those: a checkpoint,
+    or a published version.
+    """
+    team = Team(base.requires_grad_(False), tokenizer)
+    if start is not None and (start / "slots" / BASE).is_dir():
+        load_adapter(base, start / "slots" / BASE, BASE)
+        team._built_in = BASE
+    if lora is None and not _has_adapters(start, saved):
+        _place_whole(team, casting, start, saved)
+    else:
+        _place_adapters(team, casting, start, saved, lora, seed)
+    for parameter in team.parameters():
+        parameter.requires_grad_(False)
+    for slot in casting.critics:
+        trunk = team.model(slot)
+        head = nn.Linear(trunk.config.hidden_size, 1, dtype=trunk.dtype, device=trunk.device)
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        if saved is not None:
+            head.load_state_dict(load_file(saved / "slots" / slot / HEAD))
+        team.heads[slot] = head
+    for slot in (*casting.trained, *casting.critics):
+        for name, parameter in team.named_parameters():
+            if team._is_of(name, slot):
+                parameter.requires_grad_(True)
+    team._active = None
+    if team._built_in is not None or "adapter" in team.place.values():
+        activate(base, team._built_in)
+        team._active = team._built_in
+    return team
+
+
+def _place_adapters(team: Team, casting: Casting, start: Path | None, saved: Path | None, lora: LoraConfig | None, seed: int) -> None:
+    """A slot continues as it was saved, as the start has it, from the base's own adapter, or anew."""
+    made = (*casting.trained, *casting.critics)
+    for slot in sorted({*casting.spoken, *made} - {FROZEN}):
+        found = next((place for root in (saved, start) if root is not None and is_adapter(place := root / "slots" / slot)), None)
+        if found is not None:
+            load_adapter(team.base, found, slot)
+        elif slot not in made:
+            continue  # the base itself
+        elif team._built_in is not None:
+            assert start is not None
+            load_adapter(team.base, start / "slots" / BASE, slot)
+        elif lora is None:
+            raise ArtifactError(f"slot {slot} is trained over adapters, and model.lora is not set; set it as the run before had it")
+        else:
+            add_adapter(team.base, slot, lora, seed)
+        team.place[slot] = "adapter"
+
+
+def _place_whole(team: Team, casting: Casting, start: Path | None, saved: Path | None) -> None:
+    """The first trained slot is the base itself; every other one, and the frozen base if it is needed, is a copy.
+
+    A base that no slot of the stage trains plays every role that has no model of its own.
+    """
+    made = (*casting.trained, *casting.critics)
+    own = [slot for slot in sorted(casting.spoken - {FROZEN, *made}) if start is not None and (start / "slots" / slot).is_dir()]
+    needs_frozen = casting.frozen or FROZEN in casting.spoken or bool(casting.spoken - {*made, *own, FROZEN})
+    for slot in (*casting.critics, *casting.trained[1:], *own):
+        team.whole[slot] = copy.deepcopy(team.base)
+        team.place[slot] = "whole"
+    if casting.trained:
+        team.place[casting.trained[0]] = "base"
+        if needs_frozen:
+            team.whole[FROZEN] = copy.deepcopy(team.base)
+            team.place[FROZEN] = "whole"
+    for slot in (*made, *own):
+        found = next((place for root in (saved, start) if root is not None and (place := root / "slots" / slot).is_dir()), None)
+        if found is not None:
+            read = read_model(found, team.base.dtype, CPU)
+            team.model(slot).load_state_dict(read.state_dict())
+
+
+def _has_adapters(*folders: Path | None) -> bool:
+    return any(is_adapter(place) for folder in folders if folder is not None for place in (folder / "slots").glob("*"))
+
+
+def slots_in(folder: Path) -> Sequence[Slot]:
+    """The slots that a folder holds beside its base."""
+    return sorted(place.name for place in (folder / "slots").glob("*") if place.is_dir())

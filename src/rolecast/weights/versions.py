@@ -1,0 +1,63 @@
+"""A published team version: what the learner writes and a worker verifies before it samples with it.
+
+The artifact holds every slot that roles speak with and the stage trains (`slots/SLOT`), the tokenizer, and `team.json`: the key of the
+base that the slots belong to, and a canary for each slot, computed from what was written. A worker whose models give other numbers
+does not run those weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from rolecast.errors import RolecastError
+from rolecast.types import Slot, Version
+from rolecast.weights.canary import Canary, canary, differs
+from rolecast.weights.team import Team
+
+KIND = "team"
+
+
+class CanaryError(RolecastError):
+    """A loaded version does not compute what was published."""
+
+
+def write_version(team: Team, slots: Collection[Slot], version: Version, weights: Mapping[str, Tensor], folder: Path, mirror: Team) -> None:
+    """`weights`: the trained ones by their names in the team, whose own may be shards. `folder` is an artifact in the making.
+
+    `mirror`: a team of the same form that reads back what was written, so a fault in writing is one that workers report.
+    """
+    team.save(slots, folder, weights)
+    mirror.load(folder, slots)
+    canaries = {slot: asdict(canary(mirror.model(slot), mirror.tokenizer)) for slot in slots}
+    told = {"name": str(version), "base": version.base, "adapters": dict(version.adapters), "canaries": canaries}
+    (folder / "team.json").write_text(json.dumps(told))
+
+
+def read_version(folder: Path) -> dict[str, object]:
+    told: dict[str, object] = json.loads((folder / "team.json").read_text())
+    return told
+
+
+def base_of(folder: Path) -> str:
+    """The key of the model that the version in `folder` was trained from; empty if it needs none."""
+    return str(read_version(folder)["base"])
+
+
+def check_version(team: Team, tokenizer: PreTrainedTokenizerBase, name: str, folder: Path) -> None:
+    """Raises `CanaryError` unless every slot that was loaded is the published one."""
+    told = json.loads((folder / "team.json").read_text())
+    if told["name"] != name:
+        raise CanaryError(f"{folder} holds version {told['name']}, not {name}")
+    for slot, numbers in told["canaries"].items():
+        published = Canary(tuple(numbers["ids"]), tuple(numbers["logprobs"]))
+        found = canary(team.model(slot), tokenizer)
+        if found.ids != published.ids:
+            raise CanaryError(f"version {name}: the tokenizer gives other ids for the canary prompt; compare tokenizer packages")
+        if off := differs(found, published, team.base.dtype):
+            raise CanaryError(f"version {name}, slot {slot}: log-probs of the canary prompt differ by {off:.1e} from those published")

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rolecast.cli.pipeline import app
+from rolecast.config import RunConfig
+from rolecast.errors import InputError
+from rolecast.launching.local_pipeline import compile_pipeline
+from rolecast.methods.baselines import NaiveRagConfig
+from rolecast.schedule import digest
+from rolecast.types import Stage
+
+SFT_RL = RunConfig().schedule
+THREE = (Stage("warm_up", "sft"), Stage("second_round", "rl", "warm_up"), Stage("third", "rl", "second_round"))
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    out = tmp_path_factory.mktemp("pipeline") / "pipeline.yaml"
+    compile_pipeline(out, SFT_RL)
+    text = out.read_text()
+    return text, next(yaml.safe_load_all(text))
+
+
+def test_compiling_is_deterministic(compiled: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+    compile_pipeline(tmp_path / "again.yaml", SFT_RL)
+    assert (tmp_path / "again.yaml").read_text() == compiled[0]
+
+
+def test_no_step_is_cached_and_every_step_takes_the_image_from_the_parameter(compiled: tuple[str, dict[str, Any]]) -> None:
+    tasks = compiled[1]["root"]["dag"]["tasks"]
+    assert len(tasks) == 6
+    assert all(not task["cachingOptions"].get("enableCache", False) for task in tasks.values())
+    images = {executor["container"]["image"] for executor in compiled[1]["deploymentSpec"]["executors"].values()}
+    assert all("inputs.parameters" in image for image in images), images
+
+
+def test_steps_install_nothing_at_run_time(compiled: tuple[str, dict[str, Any]]) -> None:
+    assert "pip install" not in compiled[0]
+
+
+def test_rl_starts_after_sft_was_evaluated(compiled: tuple[str, dict[str, Any]]) -> None:
+    tasks = compiled[1]["root"]["dag"]["tasks"]
+    assert set(tasks["train-2"]["dependentTasks"]) >= {"train", "evaluate"}
+    assert [tasks[name]["inputs"]["parameters"]["stage"] for name in ("train", "train-2")] == [constant("sft"), constant("rl")]
+
+
+def constant(value: str) -> dict[str, Any]:
+    return {"runtimeValue": {"constant": value}}
+
+
+def test_every_stage_of_a_schedule_is_trained_and_evaluated_in_turn(tmp_path: Path) -> None:
+    compile_pipeline(tmp_path / "p.yaml", THREE)
+    compiled = next(yaml.safe_load_all((tmp_path / "p.yaml").read_text()))
+    assert compiled["pipelineInfo"]["name"] == "rolecast-warm-up-second-round-third-eval"
+    tasks = compiled["root"]["dag"]["tasks"]
+    assert len(tasks) == 1 + 2 * 3 + 1
+    assert tasks["prepare"]["inputs"]["parameters"]["schedule"] == constant(digest(THREE))
+    for number, stage in enumerate(THREE, 1):
+        train, evaluate = (tasks[name if number == 1 else f"{name}-{number}"] for name in ("train", "evaluate"))
+        parameters = train["inputs"]["parameters"]
+        assert (parameters["stage"], parameters["kind"]) == (constant(stage.name), constant(stage.kind))
+        assert evaluate["inputs"]["parameters"]["stage"] == constant(stage.name)
+        assert [task["taskInfo"]["name"] for task in (train, evaluate)] == [f"train-{stage.name}", f"evaluate-{stage.name}"]
+    assert set(tasks["train-3"]["dependentTasks"]) >= {"train-2", "evaluate-2"}
+    assert set(tasks["report"]["dependentTasks"]) >= {"evaluate", "evaluate-2", "evaluate-3"}
+
+
+def test_a_digest_tells_the_shapes_of_schedules_apart() -> None:
+    assert digest(SFT_RL) == digest(RunConfig(seed=1).schedule)
+    others = [
+        RunConfig(method=NaiveRagConfig()).schedule,
+        THREE,
+        (*THREE[:2], Stage("third", "rl", "warm_up")),  # starts from elsewhere
+        (*THREE[:2], Stage("third", "sft", "second_round")),
+        (*THREE[:2], Stage("fourth", "rl", "second_round")),
+    ]
+    assert len({digest(schedule) for schedule in (SFT_RL, *others)}) == 6
+
+
+def test_the_command_compiles_the_stages_of_the_configs_method(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("method: {name: naive_rag}\n")
+    shapes = {}
+    for name, arguments in {"default": [], "config": ["--config", str(tmp_path / "c.yaml")]}.items():
+        out = tmp_path / f"{name}.yaml"
+        result = CliRunner().invoke(app, ["compile", "--out", str(out), *arguments])
+        assert result.output == f"{out}\n", result.exception
+        shapes[name] = list(next(yaml.safe_load_all(out.read_text()))["root"]["dag"]["tasks"])
+    assert shapes == {
+        "default": ["evaluate", "evaluate-2", "prepare", "report", "train", "train-2"], "config": ["evaluate", "prepare", "report", "train"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("dir.yaml", "is a folder"), (300 * "a" + ".yaml", "cannot be written"), ("p.txt", "ends in .yaml")]
+)
+def test_a_place_that_takes_no_file_is_named(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "dir.yaml").mkdir()
+    with pytest.raises(InputError, match=said):
+        compile_pipeline(tmp_path / name, SFT_RL)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no directory"):
+        compile_pipeline(tmp_path / "none" / "p.yaml", SFT_RL)

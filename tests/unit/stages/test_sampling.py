@@ -1,0 +1,190 @@
+"""A step's groups: what is kept of them, that credit is given once, and what is said where nothing can be learned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+from scripted import TWO_HOPS
+
+from rolecast.config import RunConfig, make_config
+from rolecast.credit import group_advantages
+from rolecast.errors import EmptyUpdateError
+from rolecast.ports import Sampling
+from rolecast.rollout.collect import Episode
+from rolecast.stages.sampling import NothingLearnedError, Sampler
+from rolecast.types import Action, Example, Gold, ImitationTerm, Objective, Question, Reward, Stage, Status, Thread, Trajectory, Unit
+
+QUESTIONS = [Question(f"q{i}", "Which band is it?", Gold(("The The",))) for i in range(40)]
+Mode = Literal["group", "trajectory", "off"]
+Earned = Callable[[Episode], Trajectory]
+
+
+def config_of(mode: Mode = "group", **rl: int) -> RunConfig:
+    stages = {"rl": {"questions": 4, "group": 2, "refill": 2, **rl}}
+    return make_config({"method": {"name": "decor", "dynamic_sampling": mode}, "stages": stages}, "here")
+
+
+class Credit:
+    """A method that gives each scored rollout a unit, and notes which groups it was asked about."""
+
+    def __init__(self, examples: bool = False) -> None:
+        self.asked: Counter[str] = Counter()
+        self._examples = examples
+
+    def credit(self, group: Sequence[Trajectory]) -> list[Unit]:
+        [name] = {t.group for t in group}
+        self.asked[name] += 1
+        return [
+            Unit(t.id, (f"{t.id}/a",), reward.value, "decor", t.group, tag="planner", group=t.group, rollout=t.id)
+            for t in group
+            for reward in t.rewards
+            if reward.value is not None
+        ]
+
+    def examples(self, group: Sequence[Trajectory]) -> list[Example]:
+        return [Example((1, 2), (False, True), objective="shown", group=group[0].group)] if self._examples else []
+
+
+def rollout(
+    episode: Episode, reward: float | None = None, status: Status = "ok", answer: str | None = None, unscored: bool = False
+) -> Trajectory:
+    """One token long. `reward` None gives none at all, unless it is `unscored`."""
+    id = f"{episode.group}.{episode.member}"
+    thread = Thread(id, "planner", "shared", turns=[Action(f"{id}/a", (1,), (0.0,), "v", "", "stop")])
+    rewards = [Reward("team", id, reward)] if reward is not None or unscored else []
+    question = episode.question
+    return Trajectory(
+        id, question, episode.group, episode.member, "decor", 0, threads=[thread], status=status, answer=answer, rewards=rewards
+    )
+
+
+def sampler(earned: Earned, config: RunConfig, method: Credit | None = None, stage: Stage | None = None) -> Sampler:
+    def collect(episodes: Sequence[Episode], sampling: Sampling, phase: str) -> list[Trajectory]:
+        return [earned(episode) for episode in episodes]
+
+    rollouts: Any = SimpleNamespace(collect=collect, method=method or Credit(), control=SimpleNamespace(counts={}))
+    return Sampler(config, stage or config.schedule[1], rollouts, QUESTIONS)
+
+
+def varied(episode: Episode) -> Trajectory:
+    """Questions of an even number earn one rollout 0.4 and the other 0.6, the others 0.5 each."""
+    odd = int(episode.question.id[1:]) % 2
+    return rollout(episode, 0.5 if odd else 0.4 + 0.2 * episode.member)
+
+
+@pytest.mark.parametrize("mode", ["group", "trajectory", "off"])
+def test_credit_is_given_once_per_group_however_often_it_is_looked_at(mode: Mode) -> None:
+    method = Credit()
+    made = sampler(varied, config_of(mode, questions=10, refill=20), method)
+    batch, numbers = made.sample(0)
+    assert (numbers["groups/dropped"] > 0) == (mode != "off")
+    assert set(method.asked.values()) == {1}
+    assert len(method.asked) == len(batch.groups) + numbers["groups/dropped"]
+    assert {t.group for t in batch.trajectories} <= set(method.asked)
+    batch.units, batch.units, batch.examples  # noqa: B018
+    assert set(method.asked.values()) == {1}
+    assert len(batch.units) == len(batch.trajectories) == 2 * len(batch.groups)
+
+
+def test_groups_without_variance_are_drawn_again_from_other_questions() -> None:
+    made = sampler(varied, config_of("group", questions=10, refill=20))
+    batch, numbers = made.sample(0)
+    assert numbers["groups"] == len(batch.groups) == 10
+    assert all(any(group_advantages(group.units, 1e-6).values()) for group in batch.groups)
+    assert made.dropped == numbers["groups/dropped"] > 0
+    assert made.sampled == numbers["tokens/sampled"] == 2 * (10 + made.dropped)
+    before = made.dropped
+    made.sample(1)
+    assert made.dropped > before  # it counts over the stage
+
+
+def test_without_dynamic_sampling_a_step_is_taken_as_it_comes_if_any_group_teaches() -> None:
+    batch, numbers = sampler(varied, config_of("off", questions=10)).sample(0)
+    assert (len(batch.groups), numbers["groups/dropped"]) == (10, 0)
+    assert not all(any(group_advantages(group.units, 1e-6).values()) for group in batch.groups)
+
+
+def test_of_trajectories_those_are_kept_that_are_neither_right_nor_wrong() -> None:
+    rewards = (0.0, 0.4, 1.0, 0.6)
+    made = sampler(lambda episode: rollout(episode, rewards[episode.member]), config_of("trajectory", group=4))
+    batch, _ = made.sample(0)
+    assert sorted({t.member for t in batch.trajectories}) == [1, 3]
+    assert sorted({unit.reward for unit in batch.units}) == [0.4, 0.6]
+    assert len(batch.units) == len(batch.trajectories) == 2 * 4
+
+
+def test_a_group_without_variance_teaches_what_compares_nothing() -> None:
+    config = config_of("group")
+    ppo = Stage("rl", "rl", "sft", (Objective("decor", "shared", 1e-6, "gae"),))
+    batch, numbers = sampler(lambda episode: rollout(episode, 0.5), config, stage=ppo).sample(0)
+    assert (len(batch.groups), numbers["groups/dropped"]) == (4, 0)
+    shown = Stage("rl", "rl", "sft", (Objective("shown", "shared", 1e-6, imitation=ImitationTerm()),))
+    batch, _ = sampler(lambda episode: rollout(episode), config, Credit(examples=True), shown).sample(0)
+    assert (len(batch.groups), len(batch.examples), batch.units) == (4, 4, [])
+
+
+FAULTS = "look at the episodes' faults"
+FORM = "train longer in SFT or raise max_tokens"
+JUDGE = "see why the judge gives no score"
+LEVEL = "the questions are solved or out of reach: take others, or raise questions or refill"
+ADVICE: dict[str, tuple[Earned, str, str]] = {
+    "all failed": (lambda e: rollout(e, status="error"), "100% failed", FAULTS),
+    "all malformed": (lambda e: rollout(e, -1.0, "format"), "100% broke their form or ran out of room", FORM),
+    "all cut off": (lambda e: rollout(e, -1.0, "length"), "100% broke their form or ran out of room", FORM),
+    "all malformed and not scored": (lambda e: rollout(e, status="format"), "100% broke their form", FORM),
+    "all unscored": (lambda e: rollout(e, unscored=True), "100% are unscored", JUDGE),
+    "all equal": (lambda e: rollout(e, 0.5), "100% earned what the others of their question did", LEVEL),
+}
+
+
+@pytest.mark.parametrize("case", ADVICE)
+@pytest.mark.parametrize("mode", ["group", "off"])
+def test_where_nothing_can_be_learned_the_largest_share_says_what_to_do(case: str, mode: Mode) -> None:
+    earned, share, advice = ADVICE[case]
+    made = sampler(earned, config_of(mode))
+    with pytest.raises(NothingLearnedError) as caught:
+        made.sample(7)
+    said = str(caught.value)
+    assert isinstance(caught.value, EmptyUpdateError)
+    assert said.startswith("step 7, after 3 rounds: no group teaches anything: of 24 rollouts ")
+    assert share in said
+    assert [hint for hint in (FAULTS, FORM, JUDGE, LEVEL) if hint in said] == [advice]
+    assert (caught.value.solved, made.sampled) == (False, 24)
+
+
+def test_shares_are_those_of_all_rollouts_and_the_largest_decides() -> None:
+    kinds = [{"status": "error"}, {"status": "format", "reward": 0.5}, {"unscored": True}, *[{"reward": 0.5}] * 5]
+    made = sampler(lambda e: rollout(e, **kinds[e.member]), config_of("group", group=8))
+    with pytest.raises(NothingLearnedError) as caught:
+        made.sample(0)
+    assert "of 96 rollouts 12% failed, 12% broke their form or ran out of room, 12% are unscored, 62% earned" in str(caught.value)
+    assert str(caught.value).endswith(LEVEL)
+
+
+@pytest.mark.parametrize(("right", "solved"), [(40, True), (39, True), (37, False), (0, False)])
+def test_questions_are_solved_where_nearly_all_answers_are_right(right: int, solved: bool) -> None:
+    answers = ["The The"] * right + ["no"] * (40 - right)
+    made = sampler(lambda e: rollout(e, 1.0, answer=answers[e.member]), config_of("group", group=40))
+    with pytest.raises(NothingLearnedError) as caught:
+        made.sample(0)
+    assert caught.value.solved == solved
+
+
+def test_only_trained_slots_spend_the_budget() -> None:
+    """3 tokens of the planner, 5 of a frozen condenser, 2 of a probe of the answerer."""
+
+    def act(id: str, tokens: int) -> Action:
+        return Action(id, (1,) * tokens, (0.0,) * tokens, "v", "", "stop")
+
+    threads = [
+        Thread("t0", "planner", "shared", turns=[act("a", 3)]),
+        Thread("t1", "condenser", "frozen", turns=[act("b", 5)]),
+        Thread("t2", "answerer", "shared", probe=True, turns=[act("c", 2)]),
+    ]
+    made = sampler(lambda e: Trajectory("t", TWO_HOPS, e.group, e.member, "decor", 0, threads=threads), config_of("off"))
+    made._groups(0, 0, 1)
+    assert made.sampled == 2 * (3 + 2)

@@ -1,0 +1,129 @@
+"""A team is put together in one place: who speaks with what, from where it continues, and what is saved of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rolecast.errors import ArtifactError, DivergedError
+from rolecast.weights.canary import canary
+from rolecast.weights.models import read_model
+from rolecast.weights.settings import LoraConfig
+from rolecast.weights.team import BASE, FROZEN, Casting, Team, assemble, slots_in
+from tests.tiny import TOKENIZER, tiny_model, tiny_team
+
+LORA = LoraConfig(rank=4, alpha=8)
+BOTH = Casting(frozenset({"planner", "answerer"}), ("answerer", "planner"), ("critic",), frozen=True)
+
+
+def said(team: Team, slot: str) -> tuple[float, ...]:
+    return canary(team.model(slot), TOKENIZER).logprobs
+
+
+def moved(team: Team) -> Team:
+    """Every trained weight moves, each slot's by another amount."""
+    with torch.no_grad():
+        for number, slot in enumerate(sorted(slot for slot in team.place if slot != FROZEN), 1):
+            for name, parameter in team.trained(slot):
+                if "lora_A" not in name:
+                    parameter += 0.05 * number
+    return team
+
+
+@pytest.mark.parametrize("lora", [LORA, None])
+def test_slots_are_apart_and_the_frozen_one_is_the_base_as_it_was(lora: LoraConfig | None) -> None:
+    team = moved(tiny_team(BOTH, lora=lora, scale=3.0))
+    answers = {slot: said(team, slot) for slot in ("planner", "answerer", "critic", FROZEN, "planner")}
+    assert len(set(answers.values())) == 4
+    assert answers[FROZEN] == canary(tiny_model(scale=3.0), TOKENIZER).logprobs
+    assert said(team, "a slot of nobody") == answers[FROZEN]
+
+
+def test_adapters_need_no_second_model() -> None:
+    team = tiny_team(BOTH, lora=LORA)
+    assert len(team.whole) == 0
+    assert team.model("planner") is team.model(FROZEN) is team.base
+
+
+@pytest.mark.parametrize("lora", [LORA, None])
+def test_trained_weights_are_those_of_the_casting(lora: LoraConfig | None) -> None:
+    team = tiny_team(BOTH, lora=lora)
+    names = [{name for name, _ in team.trained(slot)} for slot in ("planner", "answerer", "critic")]
+    assert all(names)
+    assert not (names[0] & names[1] | names[0] & names[2] | names[1] & names[2])
+    assert set.union(*names) == {name for name, parameter in team.named_parameters() if parameter.requires_grad}
+    assert {"heads.critic.weight", "heads.critic.bias"} <= names[2]
+
+
+@pytest.mark.parametrize("lora", [LORA, None])
+def test_what_is_saved_comes_back_slot_by_slot(lora: LoraConfig | None, tmp_path: Path) -> None:
+    team = moved(tiny_team(BOTH, lora=lora, scale=3.0))
+    team.save(("planner", "answerer", "critic"), tmp_path)
+    assert slots_in(tmp_path) == ["answerer", "critic", "planner"]
+    again = assemble(tiny_model(scale=3.0), TOKENIZER, BOTH, saved=tmp_path, lora=lora)
+    into = tiny_team(BOTH, lora=lora, scale=3.0)
+    into.load(tmp_path, ("planner", "answerer"))
+    read = team.read(tmp_path, ("planner", "answerer", "critic"))
+    for slot in ("planner", "answerer", FROZEN):
+        assert said(again, slot) == pytest.approx(said(team, slot), abs=1e-6)
+        assert said(into, slot) == pytest.approx(said(team, slot), abs=1e-6)
+    assert torch.equal(again.heads["critic"].weight, team.heads["critic"].weight)
+    for slot in ("planner", "answerer", "critic"):
+        assert all(torch.equal(parameter, read[name]) for name, parameter in team.trained(slot))
+
+
+def test_a_slot_continues_as_its_start_has_it(tmp_path: Path) -> None:
+    first = moved(tiny_team(Casting(frozenset({"planner"}), ("planner",)), lora=LORA, scale=3.0))
+    first.base.save_pretrained(tmp_path)  # where a stage ended without merging
+    first.save(("planner",), tmp_path)
+    second = assemble(tiny_model(scale=3.0), TOKENIZER, BOTH, start=tmp_path, lora=LORA)
+    assert said(second, "planner") == pytest.approx(said(first, "planner"), abs=1e-6)
+    assert said(second, "answerer") == said(second, FROZEN)  # a new adapter says what the base says
+    speaking = assemble(tiny_model(scale=3.0), TOKENIZER, Casting(frozenset({"planner", "answerer"})), start=tmp_path)
+    assert said(speaking, "planner") == pytest.approx(said(first, "planner"), abs=1e-6)
+    assert not any(parameter.requires_grad for parameter in speaking.parameters())
+
+
+def test_an_adapter_of_the_base_is_what_new_slots_start_from_and_what_is_frozen(tmp_path: Path) -> None:
+    """Where merging would round, the base's adapter stays apart: nothing that sees the team can tell."""
+    first = moved(tiny_team(Casting(frozenset({"shared"}), ("shared",)), lora=LORA, scale=3.0))
+    first.save(("shared",), tmp_path)
+    (tmp_path / "slots" / "shared").rename(tmp_path / "slots" / BASE)
+    second = assemble(
+        tiny_model(scale=3.0), TOKENIZER, Casting(frozenset({"planner"}), ("planner",), frozen=True), start=tmp_path, lora=LORA
+    )
+    before = said(first, "shared")
+    assert said(second, FROZEN) == pytest.approx(before, abs=1e-6)
+    assert said(second, "planner") == pytest.approx(before, abs=1e-6)
+    moved(second)
+    assert said(second, FROZEN) == pytest.approx(before, abs=1e-6)
+    assert said(second, "planner") != pytest.approx(before, abs=1e-3)
+    assert all(BASE not in name.split(".")[1:] for name, _ in second.trained("planner"))
+
+
+def test_adapters_of_a_run_without_lora_are_refused(tmp_path: Path) -> None:
+    tiny_team(Casting(frozenset({"planner"}), ("planner",)), lora=LORA).save(("planner",), tmp_path)
+    with pytest.raises(ArtifactError, match=r"slot answerer .* model.lora is not set"):
+        assemble(tiny_model(), TOKENIZER, Casting(frozenset({"answerer"}), ("answerer",)), start=tmp_path)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_never_saved(number: float, tmp_path: Path) -> None:
+    team = tiny_team(BOTH, lora=LORA)
+    [*_, (name, parameter)] = team.trained("planner")
+    with torch.no_grad():
+        parameter[0, 0] = number
+    with pytest.raises(DivergedError, match=r"slot planner: weight .*lora_.* is not finite"):
+        team.save(("planner",), tmp_path)
+    team.save(("answerer",), tmp_path)  # which is
+
+
+def test_a_whole_slot_is_an_ordinary_model_directory(tmp_path: Path) -> None:
+    team = moved(tiny_team(Casting(frozenset({"shared"}), ("shared",)), scale=3.0))
+    team.save(("shared",), tmp_path)
+    read = read_model(tmp_path / "slots" / "shared", torch.float32, torch.device("cpu"))
+    assert canary(read, TOKENIZER).logprobs == pytest.approx(said(team, "shared"), abs=1e-6)
+    assert "model.embed_tokens.weight" in load_file(tmp_path / "slots" / "shared" / "model.safetensors")
