@@ -29,8 +29,9 @@ TOKENIZER = demo_tokenizer()
 RENDERER = Renderer(TOKENIZER)
 
 
-def tiny_team(
-    casting: Casting = Casting(frozenset({"shared"}), ("shared",)), seed: int = 0, lora: LoraConfig | None = None, scale: float = 1.0
-) -> Team:
+SHARED = Casting(frozenset({"shared"}), ("shared",))
+
+
+def tiny_team(casting: Casting = SHARED, seed: int = 0, lora: LoraConfig | None = None, scale: float = 1.0) -> Team:
     """A team over a tiny model that trains what `casting` says."""
     return assemble(tiny_model(seed, scale=scale), TOKENIZER, casting, lora=lora)

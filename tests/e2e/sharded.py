@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
+
 from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import join, leave
 from rolecast.learner.settings import BackendConfig, OptimizerConfig

@@ -126,7 +126,9 @@ def test_model_directory_without_tokenizer(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("arguments", [["bogus"], ["demo", "--seed", "x"], ["data", "world"], ["agent", "serve"], ["pipeline", "run"], ["train", "run"]])
+@pytest.mark.parametrize(
+    "arguments", [["bogus"], ["demo", "--seed", "x"], ["data", "world"], ["agent", "serve"], ["pipeline", "run"], ["train", "run"]]
+)
 def test_wrong_usage(tmp_path: Path, arguments: list[str]) -> None:
     refused(rolecast(*arguments, cwd=tmp_path))
 

@@ -99,7 +99,7 @@ def test_a_merged_model_says_what_the_adapter_said_and_is_an_ordinary_one(tmp_pa
 
 
 def test_a_merge_is_not_rounded() -> None:
-    with pytest.raises(ValueError, match="cannot be merged in torch.bfloat16"):
+    with pytest.raises(ValueError, match=r"cannot be merged in torch\.bfloat16"):
         merge(adapted().to(torch.bfloat16), "shared")
 
 

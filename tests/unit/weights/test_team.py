@@ -113,7 +113,7 @@ def test_adapters_of_a_run_without_lora_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_what_is_not_finite_is_never_saved(number: float, tmp_path: Path) -> None:
     team = tiny_team(BOTH, lora=LORA)
-    [*_, (name, parameter)] = team.trained("planner")
+    [*_, (_, parameter)] = team.trained("planner")
     with torch.no_grad():
         parameter[0, 0] = number
     with pytest.raises(DivergedError, match=r"slot planner: weight .*lora_.* is not finite"):
