@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from rolecast.errors import InputError
 from rolecast.learner.settings import BackendConfig, LoraConfig, OptimizerConfig
-from rolecast.methods.decor import DecorConfig
-from rolecast.methods.registry import AnyMethodConfig, make_method
+from rolecast.methods import registry
+from rolecast.methods.base import MethodConfig
 from rolecast.teachers.base import TeacherErrors
 
 Count = Annotated[int, Field(ge=0)]
@@ -152,7 +152,7 @@ class RunConfig(Closed):
     seed: int = Field(0, ge=-(2**63), lt=2**63)
     lockstep: bool = False
     threads: int | None = Field(None, ge=1, le=4096)  # torch threads; None leaves the default
-    method: AnyMethodConfig = Field(default_factory=DecorConfig, discriminator="name")
+    method: SerializeAsAny[MethodConfig] = Field(default_factory=registry.default_config)
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     retriever: RetrieverConfig = RetrieverConfig()
@@ -163,9 +163,14 @@ class RunConfig(Closed):
     rl: RlConfig = RlConfig()
     eval: EvalConfig = EvalConfig()
 
+    @field_validator("method", mode="before")
+    @classmethod
+    def _read_by_its_own_type(cls, value: object) -> MethodConfig:
+        return registry.read_config(value)
+
     @model_validator(mode="after")
     def _mix_fits_the_method(self) -> RunConfig:
-        roles = make_method(self.method).roles
+        roles = registry.make_method(self.method).roles
         if unknown := sorted(set(self.sft.mix) - set(roles)):
             raise ValueError(f"sft.mix: {self.method.name} has no role {unknown[0]!r}; it has {', '.join(roles)}")
         if self.sft.mix and abs(sum(self.sft.mix.values()) - 1) > 0.01:
@@ -175,9 +180,6 @@ class RunConfig(Closed):
     @property
     def fingerprint(self) -> str:
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
-
-
-_UNIONS = {name for name, field in RunConfig.model_fields.items() if field.discriminator}
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -207,10 +209,7 @@ def make_config(data: dict[str, Any], origin: str) -> RunConfig:
 def describe(error: ValidationError) -> str:
     """The first fault of a validation, as one line with the key's full name."""
     first = error.errors()[0]
-    loc = first["loc"]
-    if loc and loc[0] in _UNIONS:  # pydantic puts the chosen member's tag between the key and the member's own keys
-        loc = (*loc[:1], *loc[2:])
-    where = ".".join(map(str, loc)) or "config"
+    where = ".".join(map(str, first["loc"])) or "config"
     reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{where}: {reason}{more}"

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from importlib.resources import as_file, files
+from importlib.resources import as_file
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from rolecast.cli.runs import Overrides
 
+SMALL_MODEL = "small_model"  # what --model takes unless a preset is named
+
 
 def demo(
-    method: Annotated[Literal["decor", "search_r1"], typer.Option(help="Which method to train.")] = "decor",
-    algorithm: Annotated[Literal["grpo", "ppo"], typer.Option(help="For search_r1.")] = "grpo",
+    method: Annotated[str, typer.Option(help="Which method to train; see `rolecast methods`.")] = "decor",
+    preset: Annotated[str, typer.Option(help="Which of the method's presets; its first by default.")] = "",
+    algorithm: Annotated[str, typer.Option(help="The same as --preset: grpo or ppo of search_r1.")] = "",
     model: Annotated[Path | None, typer.Option(help="A Hugging Face causal LM with a chat template, instead of the small one.")] = None,
     path: Annotated[Path | None, typer.Option("--run", help="The run's folder; runs/demo by default.")] = None,
     seed: Annotated[int, typer.Option(help="Draws the world, the model and the samples.")] = 0,
@@ -25,23 +28,28 @@ def demo(
     from rolecast.errors import InputError
     from rolecast.evaluation.table import print_summary
     from rolecast.launching.local_pipeline import run_local
+    from rolecast.methods.registry import find
     from rolecast.stages.run import erase
     from rolecast.stages.team import check_model
 
-    preset = "small_model" if model else "demo" if method == "decor" else f"{method}_{algorithm}"
+    if preset and algorithm and preset != algorithm:
+        raise InputError(f"--preset {preset} and --algorithm {algorithm} name two presets; give one")
+    chosen = preset or algorithm or (SMALL_MODEL if model else "")
     extra = [f"seed={seed}", *(overrides or [])]
+    found = find(method)
     if model is not None:
-        if method != "decor":
-            raise InputError("--model goes with the decor preset only; for other methods write a config and use `rolecast pipeline run`")
+        if SMALL_MODEL not in found.presets:
+            raise InputError(f"--model needs a preset {SMALL_MODEL}, which {method} lacks; write a config and use `rolecast pipeline run`")
         check_model(model)
         extra.insert(0, f"model.path={model.resolve()}")
-    with as_file(files("rolecast.presets") / f"{preset}.yaml") as file:
+    with as_file(found.preset(chosen)) as file:
         config = load_config(file, extra)
+        chosen = file.stem
     path = path or Path("runs") / (config.name if seed == 0 else f"{config.name}-{seed}")
     if fresh and path.exists():
         if not (path / "run.json").exists():
             raise InputError(f"{path} is not a run; --fresh deletes runs only")
         erase(path)
-    print(f"preset {preset}: SFT {config.sft.steps} steps of {config.sft.batch} rows, RL {config.rl.steps} steps of {config.rl.questions} questions × {config.rl.group} rollouts, evaluation on {config.eval.n} questions → {path}", flush=True)  # fmt: skip
+    print(f"preset {chosen}: SFT {config.sft.steps} steps of {config.sft.batch} rows, RL {config.rl.steps} steps of {config.rl.questions} questions × {config.rl.group} rollouts, evaluation on {config.eval.n} questions → {path}", flush=True)  # fmt: skip
     run_local(path, config)
     print_summary(path / "summary.json")

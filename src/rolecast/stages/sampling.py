@@ -36,7 +36,7 @@ class Sampler:
         """Groups of rollouts. With dynamic sampling, groups without variance are drawn again from other questions; without
         it, a whole step is, if no group of it varies and the objective compares within groups."""
         c = self.config
-        mode = getattr(c.method, "dynamic_sampling", "off")
+        mode = self.rollouts.method.dynamic_sampling
         kept: list[list[Trajectory]] = []
         dropped = 0
         for round_ in range(c.rl.refill + 1):
@@ -88,7 +88,7 @@ class Sampler:
 
     def _imperfect(self, group: list[Trajectory]) -> list[Trajectory]:
         """DECOR 4.4 to the letter keeps trajectories with 0 < R < 1 only; the default keeps whole groups."""
-        if getattr(self.config.method, "dynamic_sampling", "off") != "trajectory":
+        if self.rollouts.method.dynamic_sampling != "trajectory":
             return group
         rewards = {t.id: [unit.reward for unit in self.rollouts.method.credit([t])] for t in group}
         return [t for t in group if rewards[t.id] and 0 < float(np.mean(rewards[t.id])) < 1]

@@ -25,7 +25,7 @@ from rolecast.stages.stopping import stopping
 from rolecast.stages.team import CPU, prepare_torch, start_model, trained_model
 from rolecast.store.artifact import writing
 from rolecast.teachers.drills import draw_drill
-from rolecast.teachers.examples import deal, draw_turns, teacher_of
+from rolecast.teachers.examples import deal, draw_turns
 from rolecast.types import Example, Objective
 
 BLOCK = 32  # batches drawn at a time
@@ -87,5 +87,5 @@ def draw_block(c: RunConfig, method: Method, renderer: Renderer, number: int) ->
         rng = stream(c.seed, "drills", number)
         rows = [draw_drill(renderer, rng) for _ in range(count)]
     else:
-        rows = draw_turns(method, teacher_of(method, c.sft.errors), renderer, c.seed, number, count, c.sft.mix, c.model.max_context)
+        rows = draw_turns(method, method.teacher(c.sft.errors), renderer, c.seed, number, count, c.sft.mix, c.model.max_context)
     return deal(rows, c.sft.batch, stream(c.seed, "deal", number))

@@ -18,7 +18,7 @@ from rolecast.cli import main, serving
 from rolecast.config import ModelConfig, RunConfig
 from rolecast.errors import ArtifactError, InputError
 from rolecast.learner.checkpoint import save_model
-from rolecast.methods.baselines import NaiveRagConfig
+from rolecast.methods.naive_rag import NaiveRagConfig
 from rolecast.service.settings import read_settings
 from rolecast.stages.run import Run, create
 from rolecast.stages.serve import open_agent

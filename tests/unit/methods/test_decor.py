@@ -22,7 +22,8 @@ from scripted import (
 
 from rolecast.credit import group_advantages
 from rolecast.judge.lexical import LexicalJudge
-from rolecast.methods.decor import Decor, DecorConfig, Entry
+from rolecast.methods.decor import Decor, DecorConfig
+from rolecast.methods.decor.state import Entry
 from rolecast.rollout.render import Renderer
 from rolecast.types import Action, Reward, Thread, Trajectory
 
