@@ -357,3 +357,8 @@ def test_one_objective_with_one_ratio_per_unit_and_the_papers_numbers() -> None:
 def test_config_is_closed_and_checked(bad: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         DecorConfig(**bad)
+
+
+def test_what_the_stages_ask_of_a_method_are_its_options() -> None:
+    method = Decor(DecorConfig(k=7, dynamic_sampling="trajectory"))
+    assert (method.k, method.dynamic_sampling) == (7, "trajectory")

@@ -190,6 +190,7 @@ def test_two_plugins_of_one_name_are_none(install: Install, tmp_path: Path) -> N
 def test_a_plugin_cannot_take_a_built_in_name(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     install(name="decor")
     assert registry.find("decor") is Decor
+    assert RunConfig().method == read_json_config("{}").method == read_json_config('{"method": {"name": "decor"}}').method
     methods(as_json=True)
     rows = [row for row in json.loads(capsys.readouterr().out) if row["name"] == "decor"]
     assert [row["origin"] for row in rows] == ["built-in", "echo-methods 1.2"]
