@@ -18,11 +18,11 @@ import argparse
 import json
 import shutil
 import time
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from rolecast.config import RunConfig, load_config
+from rolecast.methods.decor import Decor
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.index import index
 from rolecast.stages.run import Run, create, seconds
@@ -31,7 +31,7 @@ from rolecast.stages.world import world
 
 
 def preset(seed: int, *overrides: str) -> RunConfig:
-    return load_config(Path(str(files("rolecast.presets") / "demo.yaml")), [f"seed={seed}", *overrides])
+    return load_config(Path(str(Decor.preset("demo"))), [f"seed={seed}", *overrides])
 
 
 def prepared(path: Path, config: RunConfig, sft_of: Run | None = None) -> Run:

@@ -26,8 +26,9 @@ from pydantic import (
 
 from rolecast.errors import InputError
 from rolecast.learner.settings import BackendConfig, OptimizerConfig
-from rolecast.methods.decor import DecorConfig
-from rolecast.methods.registry import AnyMethodConfig, make_method
+from rolecast.methods import registry
+from rolecast.methods.base import MethodConfig
+from rolecast.methods.registry import make_method
 from rolecast.schedule import Schedule
 from rolecast.teachers.base import TeacherErrors
 from rolecast.weights.settings import LoraConfig
@@ -175,7 +176,7 @@ class RunConfig(Closed):
     seed: int = Field(0, ge=-(2**63), lt=2**63)
     lockstep: bool = False
     threads: int | None = Field(None, ge=1, le=4096)  # torch threads; None leaves the default
-    method: AnyMethodConfig = Field(default_factory=DecorConfig, discriminator="name")
+    method: SerializeAsAny[MethodConfig] = Field(default_factory=registry.default_config)
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     retriever: RetrieverConfig = RetrieverConfig()
@@ -184,6 +185,11 @@ class RunConfig(Closed):
     rollouts: Literal["local", "workers"] = "local"  # in the learner's process, or by rollout services
     stages: dict[str, SerializeAsAny[StageConfig]] = Field({}, validate_default=True)  # by their names in the method's schedule
     eval: EvalConfig = EvalConfig()
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _read_by_its_own_type(cls, value: object) -> MethodConfig:
+        return registry.read_config(value)
 
     @model_validator(mode="before")
     @classmethod
@@ -241,9 +247,6 @@ def _plain(settings: Any) -> Any:
     return settings.model_dump() if isinstance(settings, BaseModel) else settings
 
 
-_UNIONS = {name for name, field in RunConfig.model_fields.items() if field.discriminator}
-
-
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """A YAML file with `key.sub=value` overrides, values in YAML."""
     try:
@@ -271,10 +274,7 @@ def make_config(data: dict[str, Any], origin: str) -> RunConfig:
 def describe(error: ValidationError) -> str:
     """The first fault of a validation, as one line with the key's full name."""
     first = error.errors()[0]
-    loc = first["loc"]
-    if loc and loc[0] in _UNIONS:  # pydantic puts the chosen member's tag between the key and the member's own keys
-        loc = (*loc[:1], *loc[2:])
-    where = ".".join(map(str, loc)) or "config"
+    where = ".".join(map(str, first["loc"])) or "config"
     reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{where}: {reason}{more}"

@@ -41,10 +41,10 @@ CASES: list[tuple[str, dict[str, Any], float | None]] = [
     ("decor.planner", {"content": "None", "memory": f"{MENTOR}\n{EMPLOYER}", "queries": ["a"]}, 1.0),
     ("decor.planner", {"content": "None", "memory": "", "queries": []}, -1.0),
     ("decor.planner", {"content": "", "memory": "", "queries": ["ü", "漢字"]}, -1.0),
-    ("decor.filter", {"content": MENTOR, "documents": [MENTOR, RIVAL]}, 1.0),
-    ("decor.filter", {"content": RIVAL, "documents": [MENTOR, RIVAL]}, -1.0),
-    ("decor.filter", {"content": "", "documents": []}, 1.0),
-    ("decor.filter", {"content": "something else", "documents": [MENTOR]}, -1.0),
+    ("decor.filter", {"content": MENTOR, "sub_query": "s", "documents": [MENTOR, RIVAL]}, 1.0),
+    ("decor.filter", {"content": RIVAL, "sub_query": "s", "documents": [MENTOR, RIVAL]}, -1.0),
+    ("decor.filter", {"content": "", "sub_query": "s", "documents": []}, 1.0),
+    ("decor.filter", {"content": "something else", "sub_query": "s", "documents": [MENTOR]}, -1.0),
     ("decor.answerer", {"content": "Kel Dax", "memory": ""}, 1.0),
     ("decor.answerer", {"content": "Vrek Stom", "memory": f"{MENTOR}\n{EMPLOYER}"}, -1.0),
     ("decor.answerer", {"content": "Vrek Stom", "memory": MENTOR}, None),
@@ -83,7 +83,8 @@ def test_many_at_once(judge: Judge) -> None:
 
 @pytest.mark.parametrize(("kind", "lacks"), [("answer", "prediction"), ("decor.planner", "content"), ("decor.filter", "documents")])
 def test_a_missing_input_is_named_and_not_made_up(url: str, kind: str, lacks: str) -> None:
-    given = {"gold": GOLD, "question": QUESTION, "content": "x", "memory": "", "queries": [], "documents": [], "prediction": ""}
+    given = {"gold": GOLD, "question": QUESTION, "content": "x", "memory": "", "queries": [], "prediction": ""}
+    given |= {"sub_query": "", "documents": []}
     del given[lacks]
     with pytest.raises(InputError, match=f"inputs of '{kind}' lack '{lacks}'"):
         asyncio.run(HttpJudge(url).judge(kind, given))
@@ -119,7 +120,7 @@ def test_a_judge_that_is_not_there_is_an_error_and_no_verdict() -> None:
 def test_verdicts_are_counted_by_known_kinds() -> None:
     with serving(*make_judge(JudgeSettings())) as url:
         for kind in ("answer", "answer", "who.knows"):
-            httpx.post(f"{url}/v1/judge", json={"kind": kind, "inputs": {"gold": {"answers": ["x"]}, "prediction": "x"}})
+            httpx.post(f"{url}/v1/judge", json={"kind": kind, "inputs": {"question": "q", "gold": {"answers": ["x"]}, "prediction": "x"}})
         text = httpx.get(f"{url}/metrics").text
     assert 'rolecast_judge_verdicts_total{kind="answer",scored="true"} 2.0' in text
     assert 'rolecast_judge_verdicts_total{kind="other",scored="false"} 1.0' in text

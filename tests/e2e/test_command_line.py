@@ -136,7 +136,7 @@ def test_wrong_usage(tmp_path: Path, arguments: list[str]) -> None:
 def test_methods_as_json(tmp_path: Path) -> None:
     rows = json.loads(rolecast("methods", "--json", cwd=tmp_path).stdout)
     assert {row["name"] for row in rows} >= {"decor", "search_r1", "naive_rag", "direct"}
-    assert all(set(row) == {"name", "trained", "roles", "switches"} for row in rows)
+    assert all(set(row) == {"name", "origin", "trained", "roles", "switches"} for row in rows)
 
 
 def test_doctor_lists_every_extra(tmp_path: Path) -> None:

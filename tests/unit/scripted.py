@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rolecast.methods.base import Method
-from rolecast.methods.tags import tagged
 from rolecast.ports import Completion, GenerateRequest, Judge, Sampling, Verdict
 from rolecast.rollout.collect import play_episode
 from rolecast.rollout.env import Env
 from rolecast.rollout.render import Renderer
+from rolecast.tags import tagged
 from rolecast.types import Gold, Hop, Observation, Passage, Question, Thread, Trajectory
 from rolecast.world.grammar import Fact
 

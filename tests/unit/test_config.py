@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,10 @@ import pytest
 from rolecast.config import RunConfig, SftConfig, load_config, read_json_config
 from rolecast.errors import InputError
 from rolecast.methods.decor import DecorConfig
+from rolecast.methods.registry import find, known
 from rolecast.methods.search_r1 import SearchR1Config
 
-PRESETS = sorted(file.name for file in files("rolecast.presets").iterdir() if file.name.endswith(".yaml"))
+PRESETS = [Path(str(find(name).preset(preset))) for name in known() for preset in find(name).presets]
 Write = Callable[[str], Path]
 
 
@@ -35,9 +35,9 @@ def message(path: Path, overrides: Sequence[str] = ()) -> str:
     return text
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_load(name: str) -> None:
-    config = load_config(Path(str(files("rolecast.presets").joinpath(name))))
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+def test_presets_load(path: Path) -> None:
+    config = load_config(path)
     assert read_json_config(config.model_dump_json()) == config
 
 

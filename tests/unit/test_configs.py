@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from rolecast.config import load_config
+from rolecast.methods.registry import find, known
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
-PRESETS = sorted(Path(str(files("rolecast.presets"))).glob("*.yaml"))
+PRESETS = [Path(str(find(name).preset(preset))) for name in known() for preset in find(name).presets]
 
 
 @pytest.mark.parametrize("path", [*CONFIGS, *PRESETS], ids=lambda path: path.stem)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.resources import as_file, files
+from importlib.resources import as_file
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +12,13 @@ from rolecast.cli.runs import Overrides
 
 if TYPE_CHECKING:
     from rolecast.config import RunConfig
+SMALL_MODEL = "small_model"  # what --model takes unless a preset is named
 
 
 def demo(
-    method: Annotated[Literal["decor", "search_r1"], typer.Option(help="Which method to train.")] = "decor",
-    algorithm: Annotated[Literal["grpo", "ppo"], typer.Option(help="For search_r1.")] = "grpo",
+    method: Annotated[str, typer.Option(help="Which method to train; see `rolecast methods`.")] = "decor",
+    preset: Annotated[str, typer.Option(help="Which of the method's presets; its first by default.")] = "",
+    algorithm: Annotated[str, typer.Option(help="The same as --preset: grpo or ppo of search_r1.")] = "",
     model: Annotated[Path | None, typer.Option(help="A Hugging Face causal LM with a chat template, instead of the small one.")] = None,
     path: Annotated[Path | None, typer.Option("--run", help="The run's folder; runs/demo by default.")] = None,
     seed: Annotated[int, typer.Option(help="Draws the world, the model and the samples.")] = 0,
@@ -28,24 +30,29 @@ def demo(
     from rolecast.errors import InputError
     from rolecast.evaluation.table import print_summary
     from rolecast.launching.local_pipeline import run_local
+    from rolecast.methods.registry import find
     from rolecast.stages.run import erase
     from rolecast.weights.models import check_model
 
-    preset = "small_model" if model else "demo" if method == "decor" else f"{method}_{algorithm}"
+    if preset and algorithm and preset != algorithm:
+        raise InputError(f"--preset {preset} and --algorithm {algorithm} name two presets; give one")
+    chosen = preset or algorithm or (SMALL_MODEL if model else "")
     extra = [f"seed={seed}", *(overrides or [])]
+    found = find(method)
     if model is not None:
-        if method != "decor":
-            raise InputError("--model goes with the decor preset only; for other methods write a config and use `rolecast pipeline run`")
+        if SMALL_MODEL not in found.presets:
+            raise InputError(f"--model needs a preset {SMALL_MODEL}, which {method} lacks; write a config and use `rolecast pipeline run`")
         check_model(model)
         extra.insert(0, f"model.path={model.resolve()}")
-    with as_file(files("rolecast.presets") / f"{preset}.yaml") as file:
+    with as_file(found.preset(chosen)) as file:
         config = load_config(file, extra)
+        chosen = file.stem
     path = path or Path("runs") / (config.name if seed == 0 else f"{config.name}-{seed}")
     if fresh and path.exists():
         if not (path / "run.json").exists():
             raise InputError(f"{path} is not a run; --fresh deletes runs only")
         erase(path)
-    print(f"preset {preset}: {plan(config)}, evaluation on {config.eval.n} questions → {path}", flush=True)
+    print(f"preset {chosen}: {plan(config)}, evaluation on {config.eval.n} questions → {path}", flush=True)
     run_local(path, config)
     print_summary(path / "summary.json")
 

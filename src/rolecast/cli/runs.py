@@ -101,5 +101,9 @@ def methods(as_json: Annotated[bool, typer.Option("--json", help="A list of obje
         print(json.dumps(rows, indent=1))
         return
     for row in rows:
-        print(f"{row['name']:<12} {'trained' if row['trained'] else 'untrained':<10} {', '.join(role['name'] for role in row['roles'])}")
+        if "broken" in row:
+            print(f"{row['name']:<12} broken     {row['origin']}: {row['broken']}")
+            continue
+        roles = ", ".join(role["name"] for role in row["roles"])
+        print(f"{row['name']:<12} {'trained' if row['trained'] else 'untrained':<10} {row['origin']:<10} {roles}")
         print("    " + ", ".join(f"{key}={value}" for key, value in row["switches"].items()))

@@ -32,7 +32,7 @@ class Stopped(RolecastError):
 class Handshake:
     """What two sides must agree on before one samples for the other. A worker learns the last two from the first version."""
 
-    package: str  # version of rolecast
+    package: str  # version of rolecast, and of the plugin that the method comes from
     config: str  # fingerprint of the run's config
     renderer: str  # hash of vocabulary and chat template
     prompts: str  # hash of the method's prompts

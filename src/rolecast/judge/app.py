@@ -11,9 +11,9 @@ from fastapi import FastAPI
 from prometheus_client import Counter
 from pydantic import Field, model_validator
 
-from rolecast.errors import InputError
-from rolecast.judge.lexical import KINDS, LexicalJudge
+from rolecast.judge.lexical import LexicalJudge
 from rolecast.judge.openai import OpenAIJudge
+from rolecast.methods.registry import judge_kind
 from rolecast.ports import Judge
 from rolecast.service.app import Service, make_app
 from rolecast.service.settings import ServiceSettings
@@ -63,15 +63,9 @@ def make_judge(settings: JudgeSettings, judge: Judge | None = None) -> tuple[Fas
 
     @app.post("/v1/judge")
     async def judged(request: JudgeRequest) -> JudgeReply:
-        inputs = request.inputs.given()
-        try:
-            verdict = await behind.judge(request.kind, inputs)
-        except KeyError as error:
-            if error.args[0] in inputs:
-                raise
-            raise InputError(f"inputs of {request.kind!r} lack {error.args[0]!r}") from None
+        verdict = await behind.judge(request.kind, request.read())
         # Kinds come from clients: only known ones are series of their own.
-        verdicts.labels(request.kind if request.kind in KINDS else "other", str(verdict.score is not None).lower()).inc()
+        verdicts.labels(request.kind if judge_kind(request.kind) else "other", str(verdict.score is not None).lower()).inc()
         return JudgeReply(score=verdict.score, reason=verdict.reason)
 
     return app, service

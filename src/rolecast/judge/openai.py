@@ -1,28 +1,23 @@
 """A language model as judge, behind any OpenAI-compatible endpoint.
 
-The prompt of each kind is package data. The model ends its reply with one line, `Score: …`; what cannot be read exactly is
-unscored, with the reason. So is a request that fails: a made-up score would train.
+The prompt of each kind is package data, and its `parse` reads the reply; what cannot be read exactly is unscored, with the reason.
+So is a request that fails: a made-up score would train.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template, UndefinedError
 
 from rolecast.errors import InputError, RolecastError
+from rolecast.judge.kinds import JudgeKind
+from rolecast.methods.registry import judge_kind
 from rolecast.ports import Verdict
 from rolecast.service.client import JsonClient
-
-_SCORE = re.compile(r"Score:\s*(\S+)")
-_SHARE = re.compile(r"0(\.\d+)?|1(\.0+)?")
-_SIGN = {"1": 1.0, "+1": 1.0, "-1": -1.0}
-SHOWN = 300  # characters of a reply that go into a reason
 
 
 class OpenAIJudge:
@@ -40,11 +35,11 @@ class OpenAIJudge:
         self._model, self._max_tokens, self._api_key = model, max_tokens, api_key
 
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
-        template = _template(kind)
-        if template is None:
+        asked = judge_kind(kind)
+        if asked is None:
             return Verdict(None, f"there is no judge prompt for {kind!r}")
         try:
-            prompt = template.render(inputs)
+            prompt = _template(asked).render(dict(asked.read(inputs)))
         except UndefinedError as error:
             raise InputError(f"the judge prompt of {kind!r} needs more inputs: {error}") from None
         body = {"model": self._model, "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": self._max_tokens}
@@ -52,9 +47,9 @@ class OpenAIJudge:
             reply = await self._client.post("/chat/completions", body)
         except RolecastError as error:
             return Verdict(None, self._without_key(str(error)))
-        return self._read(kind, reply)
+        return self._read(asked, reply)
 
-    def _read(self, kind: str, reply: Any) -> Verdict:
+    def _read(self, kind: JudgeKind, reply: Any) -> Verdict:
         try:
             choice = reply["choices"][0]
             text, finish = choice["message"]["content"], choice.get("finish_reason")
@@ -64,7 +59,7 @@ class OpenAIJudge:
             return Verdict(None, "the judge model gave no text")
         if finish == "length":
             return Verdict(None, f"the judge model's reply was cut at {self._max_tokens} tokens")
-        return verdict(kind, self._without_key(text))
+        return kind.parse(self._without_key(text))
 
     def _without_key(self, text: str) -> str:
         """Some endpoints quote the key that they refuse."""
@@ -74,30 +69,9 @@ class OpenAIJudge:
         await self._client.close()
 
 
-def verdict(kind: str, text: str) -> Verdict:
-    """Reads the last line: `answer` gives a number in [0, 1]; role kinds give 1, -1, or none for no verdict."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    found = _SCORE.fullmatch(lines[-1]) if lines else None
-    reason = " ".join(lines[:-1])[-SHOWN:]
-    if found is None:
-        return Verdict(None, f"the judge model's reply does not end with a score line: {text.strip()[-SHOWN:]!r}")
-    value = found[1]
-    if kind == "answer":
-        if _SHARE.fullmatch(value):
-            return Verdict(float(value), reason)
-    elif value in _SIGN:
-        return Verdict(_SIGN[value], reason)
-    elif value == "none":
-        return Verdict(None, reason or "the judge model gave no verdict")
-    return Verdict(None, f"the judge model's score {value!r} is none of this kind")
-
-
 @cache
-def _template(kind: str) -> Template | None:
-    file = files("rolecast.judge") / "prompts" / f"{kind}.jinja"
-    if not re.fullmatch(r"[a-z_]+(\.[a-z_]+)?", kind) or not file.is_file():
-        return None
+def _template(kind: JudgeKind) -> Template:
     # What a policy wrote is quoted as a JSON string, so that it cannot pass for a part of the prompt.
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
     environment.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False, default=str)  # str of an undefined one raises
-    return environment.from_string(file.read_text())
+    return environment.from_string(kind.prompt.read_text())

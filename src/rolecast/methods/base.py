@@ -1,6 +1,6 @@
 """What a method is: roles, an episode, and how its rewards become credit. Methods know no tensors.
 
-A method is one file. `rollout` reads like the paper's algorithm; `messages` is the only way from state to prompt, and a
+A method is one folder. `rollout` reads like the paper's algorithm; `messages` is the only way from state to prompt, and a
 template is given the fields that its role `sees` and nothing else, so a role cannot read past its barrier.
 """
 
@@ -9,44 +9,94 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, ClassVar, Literal, TypeVar
 
 from jinja2 import Environment, StrictUndefined, Template
 from pydantic import BaseModel, ConfigDict
 
+from rolecast.errors import InputError
+from rolecast.judge.kinds import JudgeKind, Rule
 from rolecast.ports import Judge
 from rolecast.rollout.env import Env
+from rolecast.teachers.base import Teacher, TeacherErrors
 from rolecast.types import Action, Example, ImitationTerm, Message, Objective, Question, Reward, Role, Slot, Stage, Trajectory, Unit
 
 T = TypeVar("T")
 PromptStyle = Literal["instruct", "compact"]
+DynamicSampling = Literal["group", "trajectory", "off"]
 
 
 class MethodConfig(BaseModel):
-    """Options that every method has. `prompts`: full instructions, or the short form that the demo model is trained on."""
+    """Options that every method has; a method's own type adds the rest, and a default for `name`.
+
+    `prompts`: full instructions, or the short form that the demo model is trained on. `plugin`: the distribution that the method
+    comes from (`toy-methods==1.2`), None for this package's; reading a config fills it in, so that a run says what it ran.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    name: str
+    plugin: str | None = None
     prompts: PromptStyle = "instruct"
 
 
 class Method(ABC):
-    """Stateless: one instance serves every episode of a run."""
+    """Stateless: one instance serves every episode of a run. `methods.registry.register` makes a class known.
+
+    `presets`: the configs in the folder's presets/, by name, the demo's own first.
+    """
 
     name: ClassVar[str]
     trained: ClassVar[bool]
+    config_type: ClassVar[type[MethodConfig]]
+    presets: ClassVar[tuple[str, ...]] = ()
+    package: ClassVar[str]  # the folder with prompts/ and presets/, as `register` finds it
     roles: dict[str, Role]
 
     def __init__(self, config: MethodConfig) -> None:
         self.config = config
 
+    @property
+    def k(self) -> int:
+        """Passages of one search; 0 where it does not search."""
+        return 0
+
+    @property
+    def dynamic_sampling(self) -> DynamicSampling:
+        """`group`: groups without variance are drawn again; `trajectory`: also, rollouts with 0 < R < 1 only (DECOR 4.4)."""
+        return "off"
+
+    def teacher(self, errors: TeacherErrors) -> Teacher:
+        """Who the rows of SFT are drawn from."""
+        raise InputError(f"method {self.name} has no teacher: give it one ({type(self).__name__}.teacher), or set sft.steps to 0")
+
+    @classmethod
+    def judge_kinds(cls) -> Sequence[JudgeKind]:
+        """What a judge is asked of this method's roles. `answer` is shared and always there."""
+        return ()
+
+    @classmethod
+    def verdicts(cls) -> Mapping[str, Rule]:
+        """The lexical judge's rule for each of these kinds; a kind without one is unscored by it."""
+        return {}
+
+    @classmethod
+    def preset(cls, name: str = "") -> Traversable:
+        """The file of a preset, of the first one by default."""
+        if not cls.presets:
+            raise InputError(f"method {cls.name} has no presets; write a config and use `rolecast pipeline run`")
+        if name and name not in cls.presets:
+            raise InputError(f"method {cls.name} has no preset {name!r}; it has {', '.join(cls.presets)}")
+        return files(cls.package).joinpath("presets", f"{name or cls.presets[0]}.yaml")
+
     def messages(self, role: Role, state: Any) -> list[Message]:
         """The prompt of `role` in `state`, from the fields that the role sees."""
         fields = {name: getattr(state, name) for name in role.sees}
-        sections = _sections(self.name, role.name, self.config.prompts)
+        sections = _sections(type(self), role.name, self.config.prompts)
         # The newline that ends the last line is the template's; whatever else there is may be a text's own.
         return [{"role": speaker, "content": template.render(fields).removesuffix("\n")} for speaker, template in sections]
 
@@ -57,7 +107,7 @@ class Method(ABC):
 
     def prompts_fingerprint(self) -> str:
         """Hash of every role's template: two sides with one fingerprint ask alike."""
-        sources = [_source(self.name, role, self.config.prompts) for role in sorted(self.roles)]
+        sources = [_source(type(self), role, self.config.prompts) for role in sorted(self.roles)]
         return hashlib.sha256("\x1f".join(sources).encode()).hexdigest()[:16]
 
     @abstractmethod
@@ -90,7 +140,7 @@ def imitation(name: str, *slots: Slot) -> tuple[Objective, ...]:
 
 
 @cache
-def _sections(method: str, role: str, style: PromptStyle) -> tuple[tuple[str, Template], ...]:
+def _sections(method: type[Method], role: str, style: PromptStyle) -> tuple[tuple[str, Template], ...]:
     """A prompt's messages, "[system]\\n…\\n[user]\\n…", as (speaker, template) pairs.
 
     The source is split before anything is rendered, so that no quoted text can open a message.
@@ -98,11 +148,15 @@ def _sections(method: str, role: str, style: PromptStyle) -> tuple[tuple[str, Te
     source = _source(method, role, style)
     before, *parts = re.split(r"^\[(system|user)\]\n", source, flags=re.MULTILINE)
     if before or not parts:
-        raise ValueError(f"prompt {style}/{method}/{role}.jinja: begin it with a line [system] or [user]")
+        raise ValueError(f"method {method.name}, prompts/{style}/{role}.jinja: begin it with a line [system] or [user]")
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     contents = [environment.from_string(part.strip("\n") + "\n") for part in parts[1::2]]
     return tuple(zip(parts[::2], contents, strict=True))
 
 
-def _source(method: str, role: str, style: PromptStyle) -> str:
-    return files("rolecast.methods").joinpath("prompts", style, method, f"{role}.jinja").read_text()
+def _source(method: type[Method], role: str, style: PromptStyle) -> str:
+    file = f"prompts/{style}/{role}.jinja"
+    try:
+        return files(method.package).joinpath(file).read_text()
+    except (FileNotFoundError, TypeError):  # TypeError: the package is a lone module, which has no folder
+        raise InputError(f"method {method.name} has no {file} in the folder of {method.package}; write it") from None

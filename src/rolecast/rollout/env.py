@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rolecast.methods.tags import trim
 from rolecast.ports import Completion, Engine, GenerateRequest, Retriever, Sampling
 from rolecast.rollout.render import Renderer
 from rolecast.seeding import seed_of
+from rolecast.tags import trim
 from rolecast.types import Action, Message, Observation, Passage, Role, Status, Thread, Trajectory
 
 T = TypeVar("T")

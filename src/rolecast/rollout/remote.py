@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -15,7 +14,7 @@ from rolecast.config import RunConfig, read_json_config
 from rolecast.coordinator.leases import Handshake, TeamVersion
 from rolecast.devices import device
 from rolecast.methods.base import Method
-from rolecast.methods.registry import make_method
+from rolecast.methods.registry import make_method, release
 from rolecast.ports import Judge, Retriever, Store
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.transformers import TransformersEngine
@@ -62,7 +61,8 @@ class RemoteTeam:
     @property
     def handshake(self) -> Handshake:
         assert self._renderer is not None, "load a version first"
-        return Handshake(version("rolecast"), self.config.fingerprint, self._renderer.fingerprint(), self.method.prompts_fingerprint())
+        c = self.config
+        return Handshake(release(c.method), c.fingerprint, self._renderer.fingerprint(), self.method.prompts_fingerprint())
 
     def load(self, version: TeamVersion) -> None:
         if version == self._loaded:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rolecast.data.records import read_corpus
 from rolecast.errors import InputError
+from rolecast.methods.registry import make_method
 from rolecast.retriever.index import build_index
 from rolecast.stages.run import Run, working
 from rolecast.stages.world import world
@@ -19,7 +20,7 @@ def index(run: Run) -> Path:
             c = run.config
             corpus = Path(c.data.corpus) if c.data.corpus else run.world / "corpus.jsonl"
             passages = read_corpus(corpus)
-            wanted = getattr(c.method, "k", 0)
+            wanted = make_method(c.method).k
             if wanted > len(passages):
                 raise InputError(f"{corpus}: method.k = {wanted} is larger than the corpus ({len(passages)} passages); lower method.k")
             build_index(passages, run.index, c.retriever.kind, c.retriever.encoder)

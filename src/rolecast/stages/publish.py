@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
@@ -16,6 +15,7 @@ from rolecast.coordinator.leases import Handshake
 from rolecast.coordinator.process import Child, child_coordinator
 from rolecast.errors import InputError
 from rolecast.methods.base import Method
+from rolecast.methods.registry import release
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.rollout.render import Renderer
@@ -52,7 +52,7 @@ def open_publisher(run: Run, method: Method, stage: Stage, team: Team) -> Iterat
 
 
 def handshake(config: RunConfig, method: Method, tokenizer: PreTrainedTokenizerBase) -> Handshake:
-    return Handshake(version("rolecast"), config.fingerprint, Renderer(tokenizer).fingerprint(), method.prompts_fingerprint())
+    return Handshake(release(config.method), config.fingerprint, Renderer(tokenizer).fingerprint(), method.prompts_fingerprint())
 
 
 @dataclass(slots=True)

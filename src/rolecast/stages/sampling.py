@@ -72,7 +72,7 @@ class Sampler:
         """Groups of rollouts. With dynamic sampling, groups without variance are drawn again from other questions; without
         it, a whole step is, if nothing of it can be learned from."""
         c = self.config.rl(self.stage.name)
-        mode = getattr(self.config.method, "dynamic_sampling", "off")
+        mode = self.rollouts.method.dynamic_sampling
         kept: list[Credited] = []
         drawn: list[Credited] = []
         for round_ in range(c.refill + 1):
@@ -125,7 +125,7 @@ class Sampler:
 
     def _imperfect(self, group: Credited) -> Credited:
         """DECOR 4.4 to the letter keeps trajectories with 0 < R < 1 only; the default keeps whole groups."""
-        if getattr(self.config.method, "dynamic_sampling", "off") != "trajectory":
+        if self.rollouts.method.dynamic_sampling != "trajectory":
             return group
         rewards: dict[str, list[float]] = defaultdict(list)
         for unit in group.units:

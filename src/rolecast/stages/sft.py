@@ -22,7 +22,7 @@ from rolecast.stages.stopping import stopping
 from rolecast.stages.team import slot_of, training_team, write_model
 from rolecast.store.artifact import writing
 from rolecast.teachers.drills import draw_drill
-from rolecast.teachers.examples import deal, draw_turns, teacher_of
+from rolecast.teachers.examples import deal, draw_turns
 from rolecast.types import Example, Stage
 
 BLOCK = 32  # batches drawn at a time
@@ -95,5 +95,5 @@ def draw_block(config: RunConfig, stage: Stage, method: Method, renderer: Render
         rng = stream(config.seed, "drills", number)
         rows = [draw_drill(renderer, rng) for _ in range(count)]
     else:
-        rows = draw_turns(method, teacher_of(method, c.errors), renderer, config.seed, number, count, c.mix, config.model.max_context)
+        rows = draw_turns(method, method.teacher(c.errors), renderer, config.seed, number, count, c.mix, config.model.max_context)
     return deal(rows, c.batch, stream(config.seed, "deal", number))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from rolecast.methods.tags import tagged
 from rolecast.rollout.render import Renderer
+from rolecast.tags import tagged
 from rolecast.types import Example
 from rolecast.world.grammar import RELATIONS, Fact
 from rolecast.world.names import SYLLABLES, draw_name

@@ -9,26 +9,12 @@ import random
 from collections.abc import Mapping, Sequence
 
 from rolecast.methods.base import Method
-from rolecast.methods.baselines import NaiveRag
-from rolecast.methods.decor import Decor
-from rolecast.methods.search_r1 import SearchR1
 from rolecast.rollout.env import EpisodeEnd
 from rolecast.rollout.render import Renderer
 from rolecast.seeding import stream
-from rolecast.teachers.base import Teacher, TeacherEnv, TeacherErrors, TeacherVoice
-from rolecast.teachers.baselines import DirectTeacher, NaiveRagTeacher
-from rolecast.teachers.decor import DecorTeacher
-from rolecast.teachers.search_r1 import SearchR1Teacher
+from rolecast.teachers.base import Teacher, TeacherEnv, TeacherVoice
 from rolecast.types import Action, Example, Thread, Trajectory
 from rolecast.world.throwaway import ThrowawayRetriever, draw_throwaway
-
-
-def teacher_of(method: Method, errors: TeacherErrors) -> Teacher:
-    if isinstance(method, Decor):
-        return DecorTeacher(errors)
-    if isinstance(method, SearchR1):
-        return SearchR1Teacher(errors, method.config.max_turns)
-    return NaiveRagTeacher() if isinstance(method, NaiveRag) else DirectTeacher()
 
 
 def throwaway_episode(method: Method, teacher: Teacher, renderer: Renderer, seed: int, number: int, max_context: int) -> Trajectory:

@@ -8,35 +8,20 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rolecast.methods.registry import judge_kind
 from rolecast.ports import Verdict
-from rolecast.types import Gold
-
-
-class Inputs(BaseModel):
-    """What methods give to judges today, each optional; a method may send more, which passes as it is."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    question: str = ""
-    gold: Gold = Gold(())
-    prediction: str | None = None
-    output: str = ""
-    content: str = ""
-    memory: str = ""
-    sub_query: str = ""
-    queries: list[str] = []
-    documents: list[str] = []
-
-    def given(self) -> dict[str, Any]:
-        """The keys that were sent: a rule that misses one must say so, not judge a default."""
-        return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 class JudgeRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Annotated[str, Field(min_length=1, max_length=100)]
-    inputs: Inputs
+    inputs: dict[str, Any]
+
+    def read(self) -> dict[str, Any]:
+        """The inputs as the kind's model reads them (`InputError`); those of an unknown kind as they came."""
+        kind = judge_kind(self.kind)
+        return dict(kind.read(self.inputs)) if kind else self.inputs
 
 
 class JudgeReply(BaseModel):

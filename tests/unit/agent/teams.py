@@ -13,10 +13,11 @@ from scripted import TableRetriever, passage
 from rolecast.agent.app import AgentSettings
 from rolecast.agent.core import Agent
 from rolecast.methods.base import Method
-from rolecast.methods.baselines import Direct, DirectConfig, NaiveRag, NaiveRagConfig
-from rolecast.methods.tags import tagged
+from rolecast.methods.direct import Direct, DirectConfig
+from rolecast.methods.naive_rag import NaiveRag, NaiveRagConfig
 from rolecast.ports import Completion, GenerateRequest, Retriever
 from rolecast.rollout.render import Renderer
+from rolecast.tags import tagged
 
 
 @dataclass

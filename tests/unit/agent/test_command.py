@@ -17,8 +17,8 @@ from rolecast.agent.app import AgentSettings
 from rolecast.cli import main, serving
 from rolecast.config import ModelConfig, RunConfig
 from rolecast.errors import ArtifactError, InputError
-from rolecast.methods.baselines import NaiveRag, NaiveRagConfig
 from rolecast.methods.decor import Decor, DecorConfig
+from rolecast.methods.naive_rag import NaiveRag, NaiveRagConfig
 from rolecast.service.settings import read_settings
 from rolecast.stages.run import Run, create
 from rolecast.stages.serve import open_agent

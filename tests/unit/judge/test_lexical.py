@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from scripted import EMPLOYER, MAYOR, MENTOR, RIVAL, TWO_HOPS, hop
 
-from rolecast.judge.lexical import KINDS, LexicalJudge, holds
+from rolecast.judge.evidence import holds
+from rolecast.judge.lexical import LexicalJudge
+from rolecast.methods.decor.judge import KINDS as ROLE_KINDS
 from rolecast.ports import Verdict
 from rolecast.types import Gold, Hop, Question
 from rolecast.world.grammar import Fact
@@ -37,7 +39,7 @@ def planner(query: str, memory: str = "", queries: Sequence[str] = (), question:
 
 
 def filter_(kept: str, *documents: str, question: Question = TWO_HOPS) -> float | None:
-    return verdict("decor.filter", question, content=kept, documents=list(documents)).score
+    return verdict("decor.filter", question, content=kept, sub_query="", documents=list(documents)).score
 
 
 def answerer(answer: str, memory: str) -> float | None:
@@ -249,10 +251,16 @@ def test_a_wrong_answer_is_blamed_only_with_the_gold_chain_in_memory(answer: str
 # What cannot be scored
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "answer"])
+@pytest.mark.parametrize("kind", [kind.name for kind in ROLE_KINDS])
 def test_role_kinds_need_a_gold_chain(kind: str) -> None:
     found = verdict(
-        kind, Question("q", "Who?", Gold(("Kel Dax",))), content="Kel Dax", memory=BOTH, queries=[], documents=[MENTOR.sentence]
+        kind,
+        Question("q", "Who?", Gold(("Kel Dax",))),
+        content="Kel Dax",
+        memory=BOTH,
+        queries=[],
+        sub_query="",
+        documents=[MENTOR.sentence],
     )
     assert found.score is None
     assert "chain" in found.reason
@@ -265,8 +273,8 @@ def test_an_unknown_kind_is_unscored_with_its_name() -> None:
 
 
 def test_every_verdict_has_a_reason() -> None:
-    inputs: dict[str, Any] = {"content": "", "memory": "", "queries": [], "documents": [], "prediction": ""}
-    assert all(verdict(kind, **inputs).reason for kind in KINDS)
+    inputs: dict[str, Any] = {"content": "", "memory": "", "queries": [], "sub_query": "", "documents": [], "prediction": ""}
+    assert all(verdict(kind, **inputs).reason for kind in ("answer", *(kind.name for kind in ROLE_KINDS)))
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,15 @@ from scripted import EMPLOYER, MENTOR, TWO_HOPS
 from rolecast.errors import InputError
 from rolecast.judge.app import JudgeSettings, make_judge, open_judge
 from rolecast.judge.client import HttpJudge
-from rolecast.judge.lexical import KINDS
-from rolecast.judge.openai import OpenAIJudge, verdict
+from rolecast.judge.kinds import ANSWER
+from rolecast.judge.openai import OpenAIJudge
+from rolecast.methods.decor.judge import KINDS as ROLE_KINDS
 from rolecast.ports import Verdict
 from rolecast.service.app import Service
 from tests.live import serving
 
 KEY = "sk-very-secret"
+KINDS = {kind.name: kind for kind in (ANSWER, *ROLE_KINDS)}
 INPUTS: dict[str, Any] = {
     "question": TWO_HOPS.text, "gold": TWO_HOPS.gold, "prediction": "Kel Dax", "content": "said this", "memory": MENTOR.sentence,
     "queries": ["past query"], "documents": [MENTOR.sentence, EMPLOYER.sentence], "sub_query": "mentor of Brol Tan",
@@ -105,14 +107,14 @@ def ask(server: tuple[str, Endpoint], *replies: Any, kind: str = "answer", patie
     ],
 )
 def test_only_an_exact_last_line_is_a_score(kind: str, text: str, score: float | None) -> None:
-    assert verdict(kind, text).score == score
+    assert KINDS[kind].parse(text).score == score
 
 
 def test_the_reason_is_what_stands_before_the_score() -> None:
-    assert verdict("answer", "It names\nthe same.\n\nScore: 1") == Verdict(1.0, "It names the same.")
-    assert verdict("decor.answerer", "No evidence.\nScore: none") == Verdict(None, "No evidence.")
-    assert "maybe" in verdict("answer", "maybe").reason
-    assert len(verdict("answer", "x" * 10_000).reason) < 400
+    assert KINDS["answer"].parse("It names\nthe same.\n\nScore: 1") == Verdict(1.0, "It names the same.")
+    assert KINDS["decor.answerer"].parse("No evidence.\nScore: none") == Verdict(None, "No evidence.")
+    assert "maybe" in KINDS["answer"].parse("maybe").reason
+    assert len(KINDS["answer"].parse("x" * 10_000).reason) < 400
 
 
 def test_a_good_reply_is_a_verdict_and_the_request_is_greedy(server: tuple[str, Endpoint]) -> None:
@@ -217,7 +219,7 @@ def test_every_kind_has_a_prompt_with_what_it_judges(server: tuple[str, Endpoint
     assert seen == SEES[kind]
     assert TWO_HOPS.text in text
     assert text.splitlines()[-1].startswith("Score: ")
-    assert verdict(kind, text.splitlines()[-1]).score in (-1.0, 0.0, None)  # an echo of the prompt's end earns nothing
+    assert KINDS[kind].parse(text.splitlines()[-1]).score in (-1.0, 0.0, None)  # an echo of the prompt's end earns nothing
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "answer"])

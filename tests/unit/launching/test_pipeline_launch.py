@@ -18,7 +18,7 @@ from test_manifests import check_golden, mappings
 from rolecast.config import RunConfig
 from rolecast.launching.kubernetes import KubernetesLauncher
 from rolecast.launching.local_pipeline import compile_pipeline
-from rolecast.methods.baselines import NaiveRagConfig
+from rolecast.methods.naive_rag import NaiveRagConfig
 from rolecast.schedule import digest
 from rolecast.stages import tasks
 from rolecast.stages.run import create

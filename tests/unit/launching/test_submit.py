@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import as_file, files
+from importlib.resources import as_file
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from rolecast.cli.pipeline import app
 from rolecast.config import RunConfig
 from rolecast.errors import InputError, RolecastError
 from rolecast.launching.submit import HOST, TOKEN, submit
+from rolecast.methods.decor import Decor
 
 
 class Server(ThreadingHTTPServer):
@@ -116,7 +117,7 @@ def command(*arguments: str, config: Path) -> Result:
 
 @pytest.fixture
 def config() -> Iterator[Path]:
-    with as_file(files("rolecast.presets") / "demo.yaml") as file:
+    with as_file(Decor.preset("demo")) as file:
         yield file
 
 

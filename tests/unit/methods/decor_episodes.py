@@ -18,7 +18,8 @@ from scripted import (
     said,
 )
 
-from rolecast.methods.decor import Decor, DecorConfig, DecorState
+from rolecast.methods.decor import Decor, DecorConfig
+from rolecast.methods.decor.state import DecorState
 from rolecast.ports import Judge
 from rolecast.rollout.render import Renderer
 from rolecast.types import Question, Trajectory

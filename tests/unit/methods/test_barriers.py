@@ -17,13 +17,14 @@ from scripted import ScriptedEngine, TableRetriever, play, prompt_of, said
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.methods import base
 from rolecast.methods.base import Method
-from rolecast.methods.baselines import AnswerState
-from rolecast.methods.decor import DecorState, Entry
-from rolecast.methods.registry import METHODS
-from rolecast.methods.search_r1 import SearchR1State
+from rolecast.methods.decor.state import DecorState, Entry
+from rolecast.methods.one_answer import AnswerState
+from rolecast.methods.registry import find, known
+from rolecast.methods.search_r1.state import SearchR1State
 from rolecast.rollout.render import Renderer
 from rolecast.types import Action, Gold, Hop, Observation, Passage, Question, Trajectory
 
+METHODS = sorted(known())
 STYLES = ("instruct", "compact")
 CANARY = re.compile(r"zq\w+qz")
 
@@ -41,8 +42,8 @@ def document(name: str) -> Passage:
 
 
 def method_of(name: str, style: str, **options: Any) -> Method:
-    make, config = METHODS[name]
-    return make(config(prompts=style, **options))
+    make = find(name)
+    return make(make.config_type(prompts=style, **options))
 
 
 def decor_state() -> DecorState:
@@ -126,7 +127,7 @@ def test_roles_declare_no_more_than_the_table_allows(name: str, sees: dict[str, 
     assert {role.name: set(role.sees) for role in method_of(name, "compact").roles.values()} == sees
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", METHODS)
 def test_a_template_is_given_only_the_fields_that_its_role_sees(name: str) -> None:
     method, state = method_of(name, "instruct"), state_of(name)
     for role in method.roles.values():
@@ -141,7 +142,7 @@ def test_a_template_is_given_only_the_fields_that_its_role_sees(name: str) -> No
 @pytest.mark.parametrize("cell", TABLE, ids=lambda cell: f"{cell.method}-{cell.role}")
 def test_a_template_cannot_reach_a_field_that_its_role_does_not_see(cell: Cell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(base, "files", lambda package: tmp_path)
-    folder = tmp_path / "prompts" / "compact" / cell.method
+    folder = tmp_path / "prompts" / "compact"
     folder.mkdir(parents=True)
     method, state = method_of(cell.method, "compact"), state_of(cell.method)
     for field in fields(state):
@@ -154,7 +155,7 @@ def test_a_template_cannot_reach_a_field_that_its_role_does_not_see(cell: Cell, 
                 method.messages(role, state)
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("style", STYLES)
 def test_an_empty_state_renders(name: str, style: str) -> None:
     method = method_of(name, style)
@@ -199,7 +200,7 @@ def read(t: Trajectory, role: str) -> list[set[str]]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", METHODS)
 def test_no_role_ever_reads_gold_or_given_state_or_ids(renderer: Renderer, name: str, style: str) -> None:
     t = played(renderer, name, style)
     seen = set().union(*(canaries_in(turn.text) for thread in t.threads for turn in thread.turns))
@@ -208,7 +209,7 @@ def test_no_role_ever_reads_gold_or_given_state_or_ids(renderer: Renderer, name:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", METHODS)
 def test_states_hold_no_gold(renderer: Renderer, name: str, style: str) -> None:
     t = played(renderer, name, style)
     assert not {found for state in t.states.values() for found in canaries_in(repr(state)) if found.startswith(("gold", "given"))}
@@ -251,7 +252,7 @@ def test_search_r1_reads_its_question_and_what_it_found(renderer: Renderer, styl
     assert read(t, "searcher") == [{"question"}, first, {"twotext"} | ({"twotitle"} if style == "instruct" else set())]
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("name", METHODS)
 def test_observations_name_their_sources(renderer: Renderer, name: str) -> None:
     t = played(renderer, name, "compact")
     method = method_of(name, "compact")
@@ -303,7 +304,7 @@ def test_a_prompt_that_does_not_begin_with_a_heading_is_refused(source: str, mon
     monkeypatch.setattr(base, "files", lambda package: tmp_path)
     method = method_of("direct", "compact")
     role = replace(method.roles["answerer"], name="headless")
-    (tmp_path / "prompts" / "compact" / "direct").mkdir(parents=True)
-    (tmp_path / "prompts" / "compact" / "direct" / "headless.jinja").write_text(source)
+    (tmp_path / "prompts" / "compact").mkdir(parents=True)
+    (tmp_path / "prompts" / "compact" / "headless.jinja").write_text(source)
     with pytest.raises(ValueError, match=r"headless.jinja: begin it with a line \[system\] or \[user\]"):
         method.messages(role, AnswerState("q"))

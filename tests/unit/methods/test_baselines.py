@@ -9,7 +9,8 @@ from scripted import EMPLOYER, MENTOR, TWO_HOPS, ScriptedEngine, TableRetriever,
 
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.methods.base import Method
-from rolecast.methods.baselines import Direct, DirectConfig, NaiveRag, NaiveRagConfig
+from rolecast.methods.direct import Direct, DirectConfig
+from rolecast.methods.naive_rag import NaiveRag, NaiveRagConfig
 from rolecast.rollout.render import Renderer
 from rolecast.types import Gold, Question, Trajectory
 

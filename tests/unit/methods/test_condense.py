@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import EMPLOYER, MAYOR, MENTOR, RIVAL
 
-from rolecast.methods.condense import condense
+from rolecast.methods.decor.condense import condense
 from rolecast.world.grammar import RELATIONS, Fact, facts_in
 from rolecast.world.names import draw_name
 

@@ -22,7 +22,8 @@ from scripted import (
 
 from rolecast.credit import group_advantages
 from rolecast.judge.lexical import LexicalJudge
-from rolecast.methods.decor import Decor, DecorConfig, Entry
+from rolecast.methods.decor import Decor, DecorConfig
+from rolecast.methods.decor.state import Entry
 from rolecast.rollout.render import Renderer
 from rolecast.types import TOKEN_MEAN, Action, ImitationTerm, PolicyTerm, Reward, Thread, Trajectory, mean, total
 
@@ -362,3 +363,8 @@ def test_one_objective_with_one_ratio_per_unit_and_the_papers_numbers() -> None:
 def test_config_is_closed_and_checked(bad: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         DecorConfig(**bad)
+
+
+def test_what_the_stages_ask_of_a_method_are_its_options() -> None:
+    method = Decor(DecorConfig(k=7, dynamic_sampling="trajectory"))
+    assert (method.k, method.dynamic_sampling) == (7, "trajectory")

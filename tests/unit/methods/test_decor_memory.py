@@ -16,7 +16,7 @@ from scripted import (
     said,
 )
 
-from rolecast.methods.decor import Entry
+from rolecast.methods.decor.state import Entry
 from rolecast.rollout.render import Renderer
 from rolecast.types import Gold, Trajectory, Unit
 from rolecast.world.grammar import Fact, facts_in

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rolecast.credit import group_advantages
 from rolecast.judge.lexical import LexicalJudge
-from rolecast.methods.search_r1 import CLOSE, OPEN, SearchR1, SearchR1Config, parse
+from rolecast.methods.search_r1.method import CLOSE, OPEN, SearchR1, SearchR1Config, parse
 from rolecast.ports import Sampling
 from rolecast.rollout.env import Env
 from rolecast.rollout.render import Renderer

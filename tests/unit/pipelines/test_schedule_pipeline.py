@@ -11,7 +11,7 @@ from rolecast.cli.pipeline import app
 from rolecast.config import RunConfig
 from rolecast.errors import InputError
 from rolecast.launching.local_pipeline import compile_pipeline
-from rolecast.methods.baselines import NaiveRagConfig
+from rolecast.methods.naive_rag import NaiveRagConfig
 from rolecast.schedule import digest
 from rolecast.types import Stage
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scripted import ScriptedEngine, TableRetriever, play, said
 from tokenizers import AddedToken
 
-from rolecast.methods.baselines import NaiveRag, NaiveRagConfig
 from rolecast.methods.decor import Decor, DecorConfig
+from rolecast.methods.naive_rag import NaiveRag, NaiveRagConfig
 from rolecast.methods.search_r1 import SearchR1, SearchR1Config
 from rolecast.rollout.render import Renderer
 from rolecast.types import Gold, Observation, Passage, Question, Trajectory

@@ -13,6 +13,7 @@ from scripted import TWO_HOPS
 from rolecast.config import RunConfig, make_config
 from rolecast.credit import group_advantages
 from rolecast.errors import EmptyUpdateError
+from rolecast.methods.registry import make_method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
 from rolecast.stages.sampling import NothingLearnedError, Sampler
@@ -30,6 +31,8 @@ def config_of(mode: Mode = "group", **rl: int) -> RunConfig:
 
 class Credit:
     """A method that gives each scored rollout a unit, and notes which groups it was asked about."""
+
+    dynamic_sampling: Mode
 
     def __init__(self, examples: bool = False) -> None:
         self.asked: Counter[str] = Counter()
@@ -66,7 +69,9 @@ def sampler(earned: Earned, config: RunConfig, method: Credit | None = None, sta
     def collect(episodes: Sequence[Episode], sampling: Sampling, phase: str) -> list[Trajectory]:
         return [earned(episode) for episode in episodes]
 
-    rollouts: Any = SimpleNamespace(collect=collect, method=method or Credit(), control=SimpleNamespace(counts={}))
+    method = method or Credit()
+    method.dynamic_sampling = make_method(config.method).dynamic_sampling
+    rollouts: Any = SimpleNamespace(collect=collect, method=method, control=SimpleNamespace(counts={}))
     return Sampler(config, stage or config.schedule[1], rollouts, QUESTIONS)
 
 

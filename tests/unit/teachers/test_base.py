@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 
-from rolecast.methods.baselines import AnswerState
+from rolecast.methods.direct.teacher import DirectTeacher
+from rolecast.methods.naive_rag.teacher import NaiveRagTeacher
+from rolecast.methods.one_answer import AnswerState
 from rolecast.teachers.base import best_answer, reasoning
-from rolecast.teachers.baselines import DirectTeacher, NaiveRagTeacher
 from rolecast.types import Passage, Question, Trajectory
 from rolecast.world.grammar import Fact
 from rolecast.world.questions import Draft, draft_comparison, draft_intersection

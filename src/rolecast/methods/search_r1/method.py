@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field
 
 from rolecast.methods.base import Method, MethodConfig, imitation
-from rolecast.methods.tags import blocks
+from rolecast.methods.registry import register
+from rolecast.methods.search_r1.state import SearchR1State
+from rolecast.methods.search_r1.teacher import SearchR1Teacher
 from rolecast.ports import Judge
 from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import Env, LiveThread
+from rolecast.tags import blocks
+from rolecast.teachers.base import Teacher, TeacherErrors
 from rolecast.types import KlTerm, Objective, Passage, PolicyTerm, Question, Reward, Role, Stage, Trajectory, Unit, ValueTerm
 
 OPEN, CLOSE = "<information>", "</information>"
@@ -37,14 +40,12 @@ class SearchR1Config(MethodConfig):
     minibatches: int = Field(2, ge=1)
 
 
-@dataclass(slots=True)
-class SearchR1State:
-    question: str
-
-
+@register
 class SearchR1(Method):
     name = "search_r1"
     trained = True
+    config_type = SearchR1Config
+    presets = ("grpo", "ppo")
     config: SearchR1Config
 
     def __init__(self, config: SearchR1Config) -> None:
@@ -52,6 +53,13 @@ class SearchR1(Method):
         self.roles = {
             "searcher": Role("searcher", frozenset({"question"}), ("</search>", "</answer>"), config.max_tokens),
         }
+
+    @property
+    def k(self) -> int:
+        return self.config.k
+
+    def teacher(self, errors: TeacherErrors) -> Teacher:
+        return SearchR1Teacher(errors, self.config.max_turns)
 
     async def rollout(self, question: Question, env: Env) -> str | None:
         """Up to `max_turns` searches and one last turn in which only an answer counts."""

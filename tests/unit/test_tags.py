@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolecast.methods.tags import blocks, tagged, trim
+from rolecast.tags import blocks, tagged, trim
 
 PLAIN = st.text(alphabet=st.sampled_from("ab ./\n"), max_size=12)
 

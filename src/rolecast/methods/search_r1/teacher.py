@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from rolecast.methods.search_r1 import SearchR1State
-from rolecast.methods.tags import tagged
+from rolecast.methods.search_r1.state import SearchR1State
+from rolecast.tags import tagged
 from rolecast.teachers.base import TeacherErrors, best_answer, next_query, reasoning
 from rolecast.types import Observation, Trajectory
 

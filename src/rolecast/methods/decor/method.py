@@ -6,21 +6,25 @@ The planner never sees documents, the filter never sees the question, the answer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
 from pydantic import Field
 
-from rolecast.methods.base import Method, MethodConfig, imitation
-from rolecast.methods.condense import condense
-from rolecast.methods.tags import blocks, trim
+from rolecast.judge.kinds import JudgeKind, Rule
+from rolecast.methods.base import DynamicSampling, Method, MethodConfig, imitation
+from rolecast.methods.decor.condense import condense
+from rolecast.methods.decor.judge import KINDS
+from rolecast.methods.decor.state import STOP, DecorState, Entry
+from rolecast.methods.decor.teacher import DecorTeacher
+from rolecast.methods.decor.verdicts import RULES
+from rolecast.methods.registry import register
 from rolecast.ports import Judge
 from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import Env, EpisodeEnd
-from rolecast.types import Objective, Passage, PolicyTerm, Question, Reward, Role, Stage, Trajectory, Unit, mean, total
-
-STOP = "None"
+from rolecast.tags import blocks, trim
+from rolecast.teachers.base import Teacher, TeacherErrors
+from rolecast.types import Objective, PolicyTerm, Question, Reward, Role, Stage, Trajectory, Unit, mean, total
 
 
 class DecorConfig(MethodConfig):
@@ -33,7 +37,7 @@ class DecorConfig(MethodConfig):
     alpha: float = Field(0.6, ge=0, le=1)  # team against role reward
     lam: float = Field(0.5, ge=0, le=1)  # F1 against judge within the team reward
     team: Literal["hybrid", "f1", "em"] = "hybrid"
-    dynamic_sampling: Literal["group", "trajectory", "off"] = "group"
+    dynamic_sampling: DynamicSampling = "group"
     lr: float = Field(2e-6, gt=0)
     clip_low: float = Field(3e-4, gt=0)
     clip_high: float = Field(4e-4, gt=0)
@@ -41,28 +45,12 @@ class DecorConfig(MethodConfig):
     epochs: int = Field(1, ge=1)
 
 
-@dataclass(slots=True)
-class Entry:
-    """One item of memory: what was asked, and what the filter kept."""
-
-    query: str
-    evidence: str
-    condensed: bool = False
-
-
-@dataclass(slots=True)
-class DecorState:
-    question: str
-    queries: list[str] = field(default_factory=list)
-    memory: list[Entry] = field(default_factory=list)
-    sub_query: str = ""
-    documents: list[Passage] = field(default_factory=list)
-    entry: Entry | None = None
-
-
+@register
 class Decor(Method):
     name = "decor"
     trained = True
+    config_type = DecorConfig
+    presets = ("demo", "small_model")
     config: DecorConfig
 
     def __init__(self, config: DecorConfig) -> None:
@@ -75,6 +63,25 @@ class Decor(Method):
         }
         if config.condenser == "model":
             self.roles["condenser"] = Role("condenser", frozenset({"entry"}), ("</facts>",), limit, slot="frozen")
+
+    @property
+    def k(self) -> int:
+        return self.config.k
+
+    @property
+    def dynamic_sampling(self) -> DynamicSampling:
+        return self.config.dynamic_sampling
+
+    def teacher(self, errors: TeacherErrors) -> Teacher:
+        return DecorTeacher(errors)
+
+    @classmethod
+    def judge_kinds(cls) -> Sequence[JudgeKind]:
+        return KINDS
+
+    @classmethod
+    def verdicts(cls) -> Mapping[str, Rule]:
+        return RULES
 
     async def rollout(self, question: Question, env: Env) -> str | None:
         state = DecorState(question.text)

@@ -1,20 +1,13 @@
-"""Teachers of the untrained methods."""
+"""`naive_rag`'s teacher."""
 
 from __future__ import annotations
 
 import random
 
-from rolecast.methods.baselines import AnswerState
-from rolecast.methods.tags import tagged
+from rolecast.methods.one_answer import AnswerState
+from rolecast.tags import tagged
 from rolecast.teachers.base import best_answer
 from rolecast.types import Trajectory
-
-
-class DirectTeacher:
-    """Gives the gold answer: what a model can learn from it without searching, it knows."""
-
-    def reply(self, role: str, state: AnswerState, episode: Trajectory, rng: random.Random) -> str:
-        return tagged("answer", episode.question.gold.answers[0])
 
 
 class NaiveRagTeacher:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from rolecast.methods.decor import STOP, DecorState
-from rolecast.methods.tags import tagged
+from rolecast.methods.decor.state import STOP, DecorState
+from rolecast.tags import tagged
 from rolecast.teachers.base import TeacherErrors, best_answer, next_query, reasoning
 from rolecast.types import Trajectory
 from rolecast.world.grammar import Fact, facts_in, forward_query, inverse_query, rephrased

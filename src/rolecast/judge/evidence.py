@@ -1,0 +1,33 @@
+"""What the rules of the lexical judge are made of: whether a text states a gold fact."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from rolecast.judge.kinds import JudgeInputs
+from rolecast.ports import Verdict
+from rolecast.types import Hop
+from rolecast.world.grammar import Fact, facts_in, names, words
+
+Inputs = TypeVar("Inputs", bound=JudgeInputs)
+
+
+def on_chain(rule: Callable[[Inputs], Verdict]) -> Callable[[Inputs], Verdict]:
+    """The rule where the question has a gold chain; unscored where it has none."""
+    return lambda inputs: rule(inputs) if inputs.gold.chain else Verdict(None, "the question has no gold chain")
+
+
+def holds(text: str, hop: Hop) -> bool:
+    """Whether `text` states the hop's fact, as its passage does or condensed."""
+    return Fact(hop.subject, hop.relation, hop.object) in facts_in(text) or says(text, hop.fact)
+
+
+def says(text: str, fact: str) -> bool:
+    """Whether `fact` stands in `text` as a whole clause, whatever the case and punctuation: a longer name is another name."""
+    if not words(fact) or not names(text, fact):
+        return False
+    said = r"\W+".join(map(re.escape, words(fact)))
+    before, after = r"(?:^|\n|[^\w\s])\s*(?<!\w[-'’])", r"(?![-'’]?\w|[^\S\n]+\w)"
+    return re.search(before + said + after, text.lower()) is not None

@@ -1,0 +1,98 @@
+"""What a judge can be asked: each kind is a record, and a method brings the kinds of its roles (`Method.judge_kinds`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rolecast.errors import InputError
+from rolecast.ports import Verdict
+from rolecast.types import Gold
+
+SHOWN = 300  # characters of a reply that go into a reason
+_SCORE = re.compile(r"Score:\s*(\S+)")
+_SHARE = re.compile(r"0(\.\d+)?|1(\.0+)?")
+_SIGN = {"1": 1.0, "+1": 1.0, "-1": -1.0}
+
+Rule = Callable[[Any], Verdict]  # the lexical judge's: from a kind's inputs, as its model reads them
+
+
+class JudgeInputs(BaseModel):
+    """What every kind of this package is given. A method may send more than a kind reads."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    question: str
+    gold: Gold
+
+
+class AnswerInputs(JudgeInputs):
+    prediction: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeKind:
+    """`name` is METHOD.WHAT. `prompt`: the template that a model is asked with, rendered with `inputs` alone. `parse` reads its reply."""
+
+    name: str
+    prompt: Traversable
+    inputs: type[BaseModel]
+    parse: Callable[[str], Verdict]
+
+    def read(self, given: Mapping[str, Any]) -> Any:
+        """The inputs as an instance of `inputs`. `InputError` for one that is missing or of another type: none is made up."""
+        try:
+            return self.inputs.model_validate(dict(given))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            if first["type"] == "missing":
+                raise InputError(f"inputs of {self.name!r} lack {where!r}") from None
+            raise InputError(f"inputs of {self.name!r}: {where}: {first['msg']}") from None
+
+
+def read_share(reply: str) -> Verdict:
+    """A reply that ends with a line `Score: x`, x in [0, 1]. Anything else is unscored, with the reason."""
+
+    def score(value: str) -> float:
+        if not _SHARE.fullmatch(value):
+            raise ValueError
+        return float(value)
+
+    return _last_line(reply, score)
+
+
+def read_sign(reply: str) -> Verdict:
+    """A reply that ends with a line `Score: x`, x one of 1, -1, or none for no verdict."""
+
+    def score(value: str) -> float | None:
+        if value == "none":
+            return None
+        if value not in _SIGN:
+            raise ValueError
+        return _SIGN[value]
+
+    return _last_line(reply, score)
+
+
+def _last_line(reply: str, score: Callable[[str], float | None]) -> Verdict:
+    lines = [line.strip() for line in reply.splitlines() if line.strip()]
+    found = _SCORE.fullmatch(lines[-1]) if lines else None
+    reason = " ".join(lines[:-1])[-SHOWN:]
+    if found is None:
+        return Verdict(None, f"the judge model's reply does not end with a score line: {reply.strip()[-SHOWN:]!r}")
+    try:
+        value = score(found[1])
+    except ValueError:
+        return Verdict(None, f"the judge model's score {found[1]!r} is none of this kind")
+    return Verdict(value, reason or ("the judge model gave no verdict" if value is None else ""))
+
+
+ANSWER = JudgeKind("answer", files(__package__) / "prompts" / "answer.jinja", AnswerInputs, read_share)
+SHARED: Mapping[str, JudgeKind] = {ANSWER.name: ANSWER}

@@ -1,0 +1,75 @@
+"""The lexical judge's rules for DECOR's roles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rolecast.judge.evidence import holds, on_chain
+from rolecast.judge.kinds import Rule
+from rolecast.methods.decor.judge import AnswererInputs, FilterInputs, PlannerInputs
+from rolecast.methods.decor.state import STOP
+from rolecast.ports import Verdict
+from rolecast.rewards.text import exact_match, normalize
+from rolecast.types import Hop
+from rolecast.world.grammar import names, sentences
+
+
+def _planner(inputs: PlannerInputs) -> Verdict:
+    """+1 iff the query is new, parses, names entity and relation of an unresolved hop and does not give the answer away."""
+    query, memory, queries = inputs.content, inputs.memory, inputs.queries
+    missing = [hop for hop in inputs.gold.chain if not holds(memory, hop)]
+    if query == STOP:
+        if not queries:
+            return Verdict(-1.0, "stops before any search")
+        return Verdict(-1.0, f"stops with {len(missing)} facts missing") if missing else Verdict(1.0, "stops with every fact in memory")
+    if not query:
+        return Verdict(-1.0, "does not parse")
+    if normalize(query) in {normalize(past) for past in queries}:
+        return Verdict(-1.0, "repeats a query")
+    if any(names(query, answer) and not names(inputs.question, answer) for answer in inputs.gold.answers):
+        return Verdict(-1.0, "contains the gold answer")
+    if not any(_asks_for(query, hop) for hop in missing):
+        return Verdict(-1.0, "names no unresolved hop")
+    return Verdict(1.0, "asks for an unresolved hop")
+
+
+def _asks_for(query: str, hop: Hop) -> bool:
+    """A hop is asked for by its relation and the entity that its gold query starts from."""
+    entity = hop.subject if names(hop.query, hop.subject) else hop.object
+    return names(query, hop.relation) and names(query, entity)
+
+
+def _filter(inputs: FilterInputs) -> Verdict:
+    """+1 iff every gold fact among the documents is kept, at most one other, and nothing that is not in the documents."""
+    kept, documents = inputs.content, " ".join(inputs.documents)
+    lost = [hop for hop in inputs.gold.chain if holds(documents, hop) and not holds(kept, hop)]
+    if lost:
+        return Verdict(-1.0, f"drops the gold fact {lost[0].fact!r}")
+    statements = sentences(kept)
+    foreign = [s for s in statements if not _stated(s, documents)]
+    if foreign:
+        return Verdict(-1.0, f"says what no document says: {foreign[0]!r}")
+    others = [s for s in statements if not any(holds(s, hop) for hop in inputs.gold.chain)]
+    if len(others) > 1:
+        return Verdict(-1.0, f"keeps {len(others)} sentences that are not needed")
+    return Verdict(1.0, "keeps the gold facts" if statements else "rightly keeps nothing")
+
+
+def _stated(sentence: str, documents: str) -> bool:
+    return normalize(sentence) in {normalize(s) for s in sentences(documents)}
+
+
+def _answerer(inputs: AnswererInputs) -> Verdict:
+    """Blames a wrong answer only where the memory held the evidence (DECOR 4.3)."""
+    if exact_match(inputs.content, inputs.gold.answers):
+        return Verdict(1.0, "right")
+    if all(holds(inputs.memory, hop) for hop in inputs.gold.chain):
+        return Verdict(-1.0, "wrong with the evidence in memory")
+    return Verdict(None, "wrong, but the evidence was not in memory")
+
+
+RULES: Mapping[str, Rule] = {
+    "decor.planner": on_chain(_planner),
+    "decor.filter": on_chain(_filter),
+    "decor.answerer": on_chain(_answerer),
+}

@@ -1,0 +1,1 @@
+"""A method in a distribution of its own, as small as one gets: one role repeats the question."""
