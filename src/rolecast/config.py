@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rolecast.errors import InputError
 from rolecast.learner.settings import BackendConfig, LoraConfig, OptimizerConfig
@@ -88,6 +88,7 @@ class RetrieverConfig(Closed):
 
 
 class EngineConfig(Closed):
+    name: Literal["transformers"] = "transformers"
     max_batch: int = Field(128, ge=1)  # rows in flight
     in_flight: int = Field(256, ge=1)  # episodes in flight
 
@@ -139,6 +140,13 @@ class RlConfig(Closed):
     guard: GuardConfig = GuardConfig()
     traces: int = Field(2, ge=0)  # episodes kept for the report at every evaluation
     record: bool = False  # keep every step's trajectories with their rewards, one artifact a step
+
+    @field_validator("top_p")
+    @classmethod
+    def _whole_distribution(cls, top_p: float) -> float:
+        if top_p < 1:
+            raise ValueError("RL samples from the whole distribution, whose log-probs are what the trainer recomputes; leave top_p at 1")
+        return top_p
 
 
 class EvalConfig(Closed):

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from rolecast.credit import Floats
 from rolecast.learner.batch import Padded, TokenBatch
+from rolecast.weights.forward import token_logits
 
 
 class Policy(nn.Module):
@@ -23,8 +24,8 @@ class Policy(nn.Module):
 
     def forward(self, rows: Padded) -> tuple[Tensor, Tensor]:
         """(log-prob, entropy) of each trained token, float32, both (trained,). Entropy carries no gradient."""
-        hidden = _hidden(self.model, rows)
-        logits = self.model.get_output_embeddings()(hidden[rows.row, rows.column - 1]).float() / self.temperature
+        # Rows are padded on the right, so the causal mask alone keeps padding out of sight.
+        logits = token_logits(self.model, rows.row, rows.column - 1, input_ids=rows.ids, use_cache=False).float() / self.temperature
         logprobs = torch.log_softmax(logits, dim=-1)
         chosen = logprobs.gather(-1, rows.ids[rows.row, rows.column][:, None]).squeeze(-1)
         with torch.no_grad():
@@ -44,15 +45,9 @@ class Critic(nn.Module):
 
     def forward(self, rows: Padded) -> Tensor:
         """Values (trained,), float32."""
-        hidden = _hidden(self.model, rows)
+        hidden = self.model.base_model(input_ids=rows.ids, use_cache=False).last_hidden_state
         values: Tensor = self.head(hidden[rows.row, rows.column - 1]).squeeze(-1).float()
         return values
-
-
-def _hidden(model: PreTrainedModel, rows: Padded) -> Tensor:
-    # Rows are padded on the right, so the causal mask alone keeps padding out of sight.
-    hidden: Tensor = model.base_model(input_ids=rows.ids, use_cache=False).last_hidden_state
-    return hidden
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from rolecast.methods.base import Method, MethodConfig
 from rolecast.methods.condense import condense
-from rolecast.methods.tags import blocks, trim
+from rolecast.methods.tags import blocks, left_open, trim
 from rolecast.ports import Judge
 from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import Env, EpisodeEnd
@@ -137,7 +137,7 @@ class Decor(Method):
             for thread in t.threads_of(role):
                 for action in thread.actions:
                     state: DecorState = t.states[action.id]
-                    said = trim(action.text, self.roles[role].stop)  # as `act` read it
+                    said = left_open(thread.turns[0].text) + trim(action.text, self.roles[role].stop)  # as `act` read it
                     inputs = {
                         "question": t.question.text, "gold": gold, "queries": state.queries, "output": said,
                         "content": (blocks(said, "think", tag) or {tag: ""})[tag],

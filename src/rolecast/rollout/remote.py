@@ -18,7 +18,7 @@ from rolecast.methods.base import Method
 from rolecast.methods.registry import make_method
 from rolecast.ports import Judge, Retriever, Store
 from rolecast.rollout.collect import Collector
-from rolecast.rollout.engines.transformers import TransformersEngine
+from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.versions import base_of, check_team
 from rolecast.store.uri import open_store
@@ -69,11 +69,11 @@ class RemoteTeam:
         tokenizer = AutoTokenizer.from_pretrained(folder / "shared")
         check_team(model, tokenizer, version.name, folder)
         c = self.config
-        self._renderer = Renderer(tokenizer)
-        engine = TransformersEngine(self._slots(model, folder), self._renderer, c.engine.max_batch, c.model.max_context, version.name)
+        self._renderer = Renderer(tokenizer, self.method.tags)
+        engine = make_engine(c.engine, self._slots(model, folder), self._renderer, c.model.max_context, version.name, c.lockstep)
         if self._collector is None:
             self._collector = Collector(
-                self.method, engine, self.retriever, self.judge, self._renderer, c.seed, c.model.max_context, c.engine.in_flight, c.lockstep
+                self.method, engine, self.retriever, self.judge, self._renderer, c.seed, c.model.max_context, c.engine.in_flight
             )
         else:
             self._collector.engine, self._collector.renderer = engine, self._renderer

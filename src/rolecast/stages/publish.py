@@ -19,7 +19,7 @@ from rolecast.errors import InputError
 from rolecast.learner.backends import Weights
 from rolecast.methods.base import Method
 from rolecast.rollout.collect import Collector
-from rolecast.rollout.engines.transformers import TransformersEngine
+from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.rollouts import Rollouts, local_rollouts
 from rolecast.rollout.versions import KIND, write_team
@@ -70,11 +70,9 @@ class _Local:
         slots = {"shared": sampled}
         if any(role.slot == "frozen" for role in method.roles.values()):
             slots["frozen"] = load_model(run.model("sft"), c.model)[0].requires_grad_(False)
-        renderer = Renderer(tokenizer)
-        engine = TransformersEngine(slots, renderer, c.engine.max_batch, c.model.max_context)
-        collector = Collector(
-            method, engine, open_retriever(run), open_judge(), renderer, c.seed, c.model.max_context, c.engine.in_flight, c.lockstep
-        )
+        renderer = Renderer(tokenizer, method.tags)
+        engine = make_engine(c.engine, slots, renderer, c.model.max_context, lockstep=c.lockstep)
+        collector = Collector(method, engine, open_retriever(run), open_judge(), renderer, c.seed, c.model.max_context, c.engine.in_flight)
         return cls(run, local_rollouts(collector, c.name, handshake(c, method, tokenizer)), sampled, shared)
 
     def publish(self, step: int, weights: Weights, rollback: int = 0) -> None:

@@ -8,7 +8,7 @@ from rolecast.agent.core import Agent
 from rolecast.errors import InputError
 from rolecast.methods.registry import make_method
 from rolecast.ports import Retriever
-from rolecast.rollout.engines.transformers import TransformersEngine
+from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.stages.run import Run, open_run
 from rolecast.stages.team import load_model, open_retriever, prepare_torch
@@ -24,8 +24,9 @@ def open_agent(location: Path | str, stage: str | None = None, retriever: Retrie
     path = run.model(_trained_stage(run, stage))
     verify(path, "model")
     model, tokenizer = load_model(path, c.model)
-    method, renderer = make_method(c.method), Renderer(tokenizer)
-    engine = TransformersEngine({role.slot: model for role in method.roles.values()}, renderer, c.engine.max_batch, c.model.max_context)
+    method = make_method(c.method)
+    renderer = Renderer(tokenizer, method.tags)
+    engine = make_engine(c.engine, {role.slot: model for role in method.roles.values()}, renderer, c.model.max_context)
     return Agent(c.name, method, engine, retriever or open_retriever(run), renderer, c.model.max_context)
 
 

@@ -51,7 +51,8 @@ def _train(run: Run, ranks: Ranks) -> None:
     if resumed:
         resumed.restore(learner)
     start = resumed.step if resumed else 0
-    method, renderer = make_method(c.method), Renderer(tokenizer)
+    method = make_method(c.method)
+    renderer = Renderer(tokenizer, method.tags)
     metrics = MetricsLog(folder, start - 1 if resumed else -1, ranks.first)
     progress = Progress("sft", c.sft.steps, start, shown=ranks.first)
     block: list[list[Example]] = []

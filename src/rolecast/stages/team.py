@@ -27,9 +27,11 @@ from rolecast.learner.adapters import add_adapter, load_adapter
 from rolecast.ports import Judge, Retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever
+from rolecast.rollout.render import Renderer
 from rolecast.stages.run import Run
 from rolecast.store.artifact import verify
 from rolecast.types import Question
+from rolecast.weights.agreement import check_model_agrees
 from rolecast.world.tokenizer import demo_tokenizer
 
 CPU = torch.device("cpu")
@@ -52,9 +54,15 @@ def prepare_torch(config: RunConfig) -> None:
 
 
 def start_model(config: RunConfig, place: torch.device | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model that training starts from: a directory, or one from scratch. `place`: as in `load_model`."""
+    """The model that training starts from: a directory, or one from scratch. `place`: as in `load_model`.
+
+    InputError for a model that engine and learner would not compute alike.
+    """
     if config.model.path is not None:
-        return load_model(Path(config.model.path), config.model, place)
+        given, its_tokenizer = load_model(Path(config.model.path), config.model, place)
+        if place is None:  # else it is read and not run
+            check_model_agrees(given, Renderer(its_tokenizer), config.model.max_context)
+        return given, its_tokenizer
     tokenizer = demo_tokenizer()
     scratch = config.model.scratch
     torch.manual_seed(config.seed)

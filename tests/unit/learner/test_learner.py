@@ -26,7 +26,7 @@ PPO = Objective("o", "shared", "ppo", "gae", "token", lr=1e-3, critic="critic", 
 
 def sampled_threads(model: torch.nn.Module, groups: int = 4, members: int = 3) -> list[Thread]:
     """Threads of two turns each, sampled by the engine from `model`."""
-    engine = TransformersEngine({"shared": model}, RENDERER, 16, 128)  # type: ignore[dict-item]
+    engine = TransformersEngine({"shared": model}, RENDERER, 16, 128, lockstep=True)  # type: ignore[dict-item]
 
     async def episode(group: int, member: int) -> Thread:
         thread = Thread(f"{group}.{member}", "planner", "shared")
@@ -40,7 +40,7 @@ def sampled_threads(model: torch.nn.Module, groups: int = 4, members: int = 3) -
         return thread
 
     jobs = [lambda g=g, m=m: episode(g, m) for g in range(groups) for m in range(members)]
-    return asyncio.run(play(jobs, engine, len(jobs), lockstep=True))
+    return asyncio.run(play(jobs, engine, len(jobs)))
 
 
 def units_of(threads: list[Thread], reward: str = "member") -> list[Unit]:
