@@ -18,7 +18,7 @@ _SIZE = {
     "pad_token_id": TOKENIZER.pad_token_id,
 }  # fmt: skip
 _MIXED = {"sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
-_LONG = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 64, "short_factor": [1.0] * 4}
+_LONG = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
 
 SUPPORTED: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
@@ -37,7 +37,7 @@ SUPPORTED: dict[str, tuple[str, dict[str, Any]]] = {
     "exaone4": ("Exaone4", _MIXED),
     "smollm3": ("SmolLM3", {}),
     "gpt-oss": ("GptOss", {**_MIXED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2}),
-    "phi3-long": ("Phi3", {"rope_parameters": {**_LONG, "long_factor": [4.0] * 4}}),
+    "phi3-long": ("Phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": 64}),
 }
 
 

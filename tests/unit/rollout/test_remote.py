@@ -72,7 +72,7 @@ def test_every_version_answers_with_its_own_weights(store: LocalStore, tmp_path:
         team.load(version)
         folder = tmp_path / "work" / version.artifact
         assert is_adapter(folder / "shared") == lora
-        loaded = team.collector.engine._decoders["shared"]._model  # type: ignore[attr-defined]
+        loaded = team.collector.engine._decoders["shared"]._model()  # type: ignore[attr-defined]
         assert canary(loaded, TOKENIZER).logprobs == pytest.approx(canary(model, TOKENIZER).logprobs, abs=1e-5)
         assert (tmp_path / "work" / BASE).exists() == lora  # whole models need no base
     assert not (tmp_path / "work" / "versions" / "0001.000001").exists()
@@ -84,8 +84,8 @@ def test_the_base_plays_the_frozen_roles(store: LocalStore, tmp_path: Path) -> N
     team.load(version)
     slots = team.collector.engine._decoders  # type: ignore[attr-defined]
     assert set(slots) == {"shared", "frozen"}
-    assert canary(slots["frozen"]._model, TOKENIZER).logprobs == pytest.approx(canary(tiny_model(scale=5.0), TOKENIZER).logprobs)
-    assert canary(slots["shared"]._model, TOKENIZER).logprobs != pytest.approx(canary(slots["frozen"]._model, TOKENIZER).logprobs)
+    assert canary(slots["frozen"]._model(), TOKENIZER).logprobs == pytest.approx(canary(tiny_model(scale=5.0), TOKENIZER).logprobs)
+    assert canary(slots["shared"]._model(), TOKENIZER).logprobs != pytest.approx(canary(slots["frozen"]._model(), TOKENIZER).logprobs)
 
 
 def test_an_adapter_that_computes_something_else_is_refused(store: LocalStore, tmp_path: Path) -> None:
@@ -96,5 +96,5 @@ def test_an_adapter_that_computes_something_else_is_refused(store: LocalStore, t
     with pytest.raises(CanaryError, match="differ by"):
         team.load(bad)
     team.load(good)  # its weights are gone from memory by then
-    loaded = team.collector.engine._decoders["shared"]._model  # type: ignore[attr-defined]
+    loaded = team.collector.engine._decoders["shared"]._model()  # type: ignore[attr-defined]
     assert canary(loaded, TOKENIZER).logprobs == pytest.approx(canary(model, TOKENIZER).logprobs, abs=1e-5)
