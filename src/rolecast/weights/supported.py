@@ -16,7 +16,7 @@ HINT = "use a decoder of the Llama, Mistral, Qwen, Gemma, Granite, Cohere, Phi, 
 def check_supported(model: PreTrainedModel, max_context: int) -> None:
     """Raises InputError, naming the architecture, for what the engine would compute otherwise than the model does."""
     config, name = model.config, type(model).__name__
-    if config.is_encoder_decoder or getattr(model, "_is_stateful", False):
+    if getattr(model, "_is_stateful", False):
         raise InputError(f"{name} is not supported: it keeps another state than keys and values; {HINT}")
     if not isinstance(getattr(config, "num_key_value_heads", None), int):
         raise InputError(f"{name} is not supported: its config names no num_key_value_heads; {HINT}")

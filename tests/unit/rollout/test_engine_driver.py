@@ -125,10 +125,11 @@ def batches_of(engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch) -> l
     batches: list[list[str]] = []
     admit = decoder.Decoder.admit
 
-    def noting(self: decoder.Decoder) -> None:
+    def noting(self: decoder.Decoder) -> int:
         queue = [waiting[0].key for waiting in self.queue]
-        admit(self)
-        batches.append(queue[: len(queue) - len(self.queue)])
+        admitted = admit(self)
+        batches.append(queue[:admitted])
+        return admitted
 
     monkeypatch.setattr(decoder.Decoder, "admit", noting)
     return batches

@@ -36,6 +36,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }  # fmt: skip
+STATEFUL = ("mamba", "jamba")
 
 
 def refusal(model: PreTrainedModel, max_context: int = CONTEXT) -> str:
@@ -59,9 +60,22 @@ def test_so_it_does_in_bfloat16(name: str) -> None:
 def test_an_unsupported_model_is_refused_by_name(name: str) -> None:
     kind, config = REFUSED[name]
     model = build(kind, {**SMALL, **config})
-    assert refusal(model).startswith(f"{type(model).__name__} is not supported: ")
+    reason = "it keeps another state than keys and values" if name in STATEFUL else "its config names no num_key_value_heads"
+    assert refusal(model).startswith(f"{type(model).__name__} is not supported: {reason}")
     with pytest.raises(InputError, match="is not supported"):
         TransformersEngine({"shared": model}, RENDERER, 2, CONTEXT)
+
+
+def test_layers_of_another_kind_are_named() -> None:
+    model = random_model("qwen3")
+    model.config.layer_types = ["full_attention", "chunked_attention"]
+    assert "it has layers of kind chunked_attention" in refusal(model)
+
+
+def test_an_attention_that_takes_no_masks_of_ours_is_named() -> None:
+    model = random_model("llama")
+    model.config._attn_implementation = "flex_attention"
+    assert "load it with attn_implementation sdpa or eager" in refusal(model)
 
 
 def test_it_is_refused_before_anything_is_trained(tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ class Decoder:
         return [promise for promise in open_ if not promise.done()]
 
     @torch.no_grad()
-    def admit(self) -> None:
-        """Prefills waiting requests into free rows, and samples the first token of each."""
+    def admit(self) -> int:
+        """Prefills waiting requests into free rows, and samples the first token of each; returns how many were sampled."""
         new: list[_Row] = []
         while self.queue and len(self.rows) + len(new) < self._max_batch:
             request, promise = self.queue.popleft()
@@ -79,7 +79,7 @@ class Decoder:
                 uniforms = np.random.Generator(np.random.PCG64(request.seed)).random(request.max_tokens).tolist()
                 new.append(_Row(request, promise, uniforms))
         if not new:
-            return
+            return 0
         first = len(self.rows)
         lengths = torch.tensor([row.length for row in new])
         width = int(lengths.max())
@@ -90,6 +90,7 @@ class Decoder:
         logits = self._forward(ids, torch.arange(width)[None], lengths - 1, first, width)
         self.rows += new
         self._sample(logits, new)
+        return len(new)
 
     @torch.no_grad()
     def decode(self) -> int:

@@ -116,8 +116,7 @@ class TransformersEngine:
         """Admits what fits and decodes one token for every row of every slot."""
         for slot, decoder in self._decoders.items():
             with self._named(slot):
-                decoder.admit()
-                self.generated += decoder.decode()
+                self.generated += decoder.admit() + decoder.decode()
 
     def _drain(self) -> None:
         """Serves exactly what waits now, in fixed-size batches."""
@@ -125,7 +124,7 @@ class TransformersEngine:
             decoder.queue = deque(sorted(decoder.queue, key=lambda waiting: waiting[0].key))
             with self._named(slot):
                 while decoder.queue:
-                    decoder.admit()
+                    self.generated += decoder.admit()
                     while decoder.rows:
                         self.generated += decoder.decode()
 
