@@ -101,6 +101,7 @@ class RetrieverConfig(Closed):
 
 
 class EngineConfig(Closed):
+    name: Literal["transformers"] = "transformers"
     max_batch: int = Field(128, ge=1)  # rows in flight
     in_flight: int = Field(256, ge=1)  # episodes in flight
 
@@ -160,6 +161,13 @@ class RlConfig(StageConfig):
     guard: GuardConfig = GuardConfig()
     traces: int = Field(2, ge=0)  # episodes kept for the report at every evaluation
     record: bool = False  # keep every step's trajectories with their rewards, one artifact a step
+
+    @field_validator("top_p")
+    @classmethod
+    def _whole_distribution(cls, top_p: float) -> float:
+        if top_p < 1:
+            raise ValueError("RL samples from the whole distribution, whose log-probs are what the trainer recomputes; leave top_p at 1")
+        return top_p
 
 
 STAGE_KINDS: dict[str, type[StageConfig]] = {"sft": SftConfig, "rl": RlConfig}

@@ -41,3 +41,7 @@ class DivergedError(RolecastError):
 
 class CollapseError(RolecastError):
     """The policy fell below the collapse threshold and rolling back did not help."""
+
+
+class SamplingError(RolecastError):
+    """A model gives log-probs that are no finite numbers, so nothing can be sampled from it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +26,15 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
+    """`key` orders the requests of a lockstep batch, whichever came first."""
+
     ids: tuple[int, ...]
     slot: Slot
     max_tokens: int
     stop: tuple[str, ...]
     sampling: Sampling
     seed: int
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +48,22 @@ class Completion:
 
 
 class Engine(Protocol):
-    """Generates from token ids. `version` names the weights that answer now."""
+    """Generates from token ids, between `__aenter__` and `__aexit__`. `version` names the weights that answer now.
+
+    `branches`: how many coroutines are live that may ask, kept by whoever starts and ends them. In lockstep an engine serves when
+    all of them wait for it; one that waits for something else, such as a retriever, still counts.
+    """
 
     version: str
+    branches: int
 
-    async def generate(self, request: GenerateRequest) -> Completion: ...
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        """Raises what the engine failed of, also if that was before."""
+        ...
 
 
 class Retriever(Protocol):

@@ -30,3 +30,12 @@ def trim(text: str, stops: Sequence[str]) -> str:
     """`text` without what a token carried past the stop string that ended it."""
     ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
     return text[: min(ends)] if ends else text
+
+
+def left_open(prompt: str) -> str:
+    """The thinking tag that a chat template wrote at the end of a prompt, with white space after it; "" if there is none.
+
+    What the role then says goes on inside that block.
+    """
+    match = re.search(r"<think>\s*\Z", prompt)
+    return match.group() if match else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.methods.base import Method
@@ -21,6 +22,12 @@ class Replay:
 
     said: list[Completion]
     version: str
+    branches: int = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None: ...
 
     async def generate(self, request: GenerateRequest) -> Completion:
         return self.said.pop(0)

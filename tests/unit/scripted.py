@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,12 @@ class ScriptedEngine:
     """Gives each role its lines in order. A role is known by its stop strings."""
 
     version = "script/0.0"
+    branches = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None: ...
 
     def __init__(self, renderer: Renderer, method: Method, lines: Mapping[str, Sequence[str]]) -> None:
         self._renderer = renderer

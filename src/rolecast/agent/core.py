@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol
 
 from rolecast.errors import RolecastError
 from rolecast.methods.base import Method
-from rolecast.ports import Retriever, Sampling
-from rolecast.rollout.collect import LocalEngine, play_episode
+from rolecast.ports import Engine, Retriever, Sampling
+from rolecast.rollout.collect import play_episode
 from rolecast.rollout.env import Env
 from rolecast.rollout.render import Renderer
 from rolecast.types import Gold, Question, Trajectory
+
+
+class ServingEngine(Engine, Protocol):
+    """An engine that tells that it failed: at once in `failure`, and to whoever waits for `failed`."""
+
+    @property
+    def failure(self) -> Exception | None: ...
+
+    async def failed(self) -> Exception: ...
 
 
 @dataclass(slots=True)
@@ -25,66 +33,47 @@ class Agent:
 
     name: str
     method: Method
-    engine: LocalEngine
+    engine: ServingEngine
     retriever: Retriever
     renderer: Renderer
     max_context: int
     temperature: float = 0.0
-    _driver: asyncio.Task[None] | None = None
-    _work: asyncio.Event = field(default_factory=asyncio.Event)
-    _live: int = 0
+    _running: bool = False
 
     async def start(self) -> None:
-        self._driver = asyncio.create_task(self._drive())
+        await self.engine.__aenter__()
+        self._running = True
 
     async def stop(self) -> None:
-        if self._driver is not None:
-            self._driver.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):  # what it failed of was raised where it mattered
-                await self._driver
+        if self._running:
+            self._running = False
+            await self.engine.__aexit__(None, None, None)
 
-    async def failed(self) -> BaseException:
+    async def failed(self) -> Exception:
         """Waits until the engine fails; gives its error. After that no question can be answered."""
-        assert self._driver is not None, "start first"
-        await asyncio.wait({self._driver})
-        return asyncio.CancelledError() if self._driver.cancelled() else self._driver.exception() or RolecastError("the engine stopped")
+        return await self.engine.failed()
 
     async def ask(self, text: str) -> Trajectory:
         """Plays one episode. Its answer is None when the team broke its protocol or ran out of context.
 
         `RolecastError` if what the episode needs is away: the retriever, or the engine.
         """
-        if self._driver is None or self._driver.done():
+        if not self._running or self.engine.failure:
             raise RolecastError("the engine is not running")
-        episode = asyncio.create_task(self._play(text))
         try:
-            # An engine that fails leaves its requests unanswered: waiting for the episode alone would be for ever.
-            await asyncio.wait({episode, self._driver}, return_when=asyncio.FIRST_COMPLETED)
-            if not episode.done():
-                raise RolecastError("the engine failed while the team was answering")
-            return episode.result()
-        finally:
-            episode.cancel()
+            return await self._play(text)
+        except Exception as error:
+            if self.engine.failure:
+                raise RolecastError("the engine failed while the team was answering") from error
+            raise
 
     async def _play(self, text: str) -> Trajectory:
         # The id is no counter: a trace is found by it, and there may be other replicas.
         question = Question(f"ask-{secrets.token_hex(8)}", text, Gold(()))
         trajectory = Trajectory(question.id, question, question.id, 0, self.method.name, 0)
         env = Env(self.engine, self.retriever, self.renderer, trajectory, Sampling(self.temperature), self.max_context, "serve")
-        self._live += 1
-        self._work.set()
+        self.engine.branches += 1
         try:
             return await play_episode(self.method, env, None)
         finally:
-            self._live -= 1
-
-    async def _drive(self) -> None:
-        """Steps the engine while any episode is live; sleeps otherwise."""
-        while True:
-            await self._work.wait()
-            self._work.clear()
-            while self._live:
-                if self.engine.busy:
-                    self.engine.step()
-                # An episode that waits for something else than the engine is given time without spinning.
-                await asyncio.sleep(0 if self.engine.busy else 0.001)
+            self.engine.branches -= 1

@@ -105,6 +105,12 @@ class Method(ABC):
         env.snapshot(state)
         return await env.open(role, self.messages(role, state)).act(parse)
 
+    @property
+    def tags(self) -> frozenset[str]:
+        """The tags that the roles' instructions and stop strings name: `<search>`, `</search>`, …"""
+        texts = [text for role in self.roles.values() for text in (_source(type(self), role.name, "instruct"), *role.stop)]
+        return frozenset(f"<{slash}{tag}>" for text in texts for tag in re.findall(r"</?(\w+)>", text) for slash in ("", "/"))
+
     def prompts_fingerprint(self) -> str:
         """Hash of every role's template: two sides with one fingerprint ask alike."""
         sources = [_source(type(self), role, self.config.prompts) for role in sorted(self.roles)]

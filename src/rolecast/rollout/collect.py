@@ -5,18 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from rolecast.methods.base import Method
 from rolecast.ports import Engine, Judge, Retriever, Sampling
 from rolecast.rollout.env import Env, EpisodeEnd, Phase
 from rolecast.rollout.render import Renderer
-from rolecast.rollout.scheduler import Steppable, play
+from rolecast.rollout.scheduler import play
 from rolecast.types import Question, Trajectory
-
-
-class LocalEngine(Engine, Steppable, Protocol):
-    """An engine in this process, which the scheduler drives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +26,13 @@ class Episode:
 @dataclass(slots=True)
 class Collector:
     method: Method
-    engine: LocalEngine
+    engine: Engine
     retriever: Retriever
     judge: Judge
     renderer: Renderer
     seed: int
     max_context: int
     in_flight: int
-    lockstep: bool
     # One loop for all calls: clients of remote services keep their connections in it.
     _loop: asyncio.Runner = field(default_factory=asyncio.Runner)
 
@@ -47,7 +41,7 @@ class Collector:
     ) -> list[Trajectory]:
         """Finished, scored trajectories in the order of `episodes`."""
         jobs = [self._job(episode, sampling, phase) for episode in episodes]
-        return self._loop.run(play(jobs, self.engine, self.in_flight, self.lockstep, progress))
+        return self._loop.run(play(jobs, self.engine, self.in_flight, progress))
 
     def _job(self, episode: Episode, sampling: Sampling, phase: Phase) -> Callable[[], Awaitable[Trajectory]]:
         async def run() -> Trajectory:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from rolecast.ports import Completion, Engine, GenerateRequest, Retriever, Sampling
@@ -55,7 +55,8 @@ class Env:
         self._state = copy.deepcopy(state)
 
     async def search(self, query: str, k: int) -> list[Passage]:
-        [passages] = await self.retriever.search([query], k)
+        [found] = await self.retriever.search([query], k)
+        passages = [replace(p, title=self.renderer.quoted(p.title), text=self.renderer.quoted(p.text)) for p in found]
         self.trajectory.searches += 1
         self.trajectory.retrieved += [passage.id for passage in passages]
         return passages
@@ -97,7 +98,8 @@ class LiveThread:
     async def act(self, parse: Callable[[str], T | None]) -> tuple[Action, T | None]:
         """Samples one turn. The second value is what `parse` made of its text: None marks the action invalid."""
         completion = await self.env.complete(self.role, self.thread.ids)
-        parsed = parse(trim(completion.text, self.role.stop))
+        opening = self.env.renderer.opening if len(self.thread.turns) == 1 else ""
+        parsed = parse(opening + trim(completion.text, self.role.stop))
         return self.env.record(completion, parsed is not None, self.thread), parsed
 
     def observe(self, text: str, sources: Sequence[str] = ()) -> None:

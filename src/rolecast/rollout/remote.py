@@ -17,7 +17,7 @@ from rolecast.methods.base import Method
 from rolecast.methods.registry import make_method, release
 from rolecast.ports import Judge, Retriever, Store
 from rolecast.rollout.collect import Collector
-from rolecast.rollout.engines.transformers import TransformersEngine
+from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find
 from rolecast.store.uri import open_store
@@ -75,13 +75,13 @@ class RemoteTeam:
             self._team.load(folder, slots_in(folder))
         tokenizer = read_tokenizer(folder)
         check_version(self._team, tokenizer, version.name, folder)
-        self._renderer = Renderer(tokenizer)
+        self._renderer = Renderer(tokenizer, self.method.tags)
         if self._collector is None:
             c = self.config
             speakers = {slot: self._team.speaker(slot) for slot in self._spoken}
-            engine = TransformersEngine(speakers, self._renderer, c.engine.max_batch, c.model.max_context, version.name)
+            engine = make_engine(c.engine, speakers, self._renderer, c.model.max_context, version.name, c.lockstep)
             self._collector = Collector(
-                self.method, engine, self.retriever, self.judge, self._renderer, c.seed, c.model.max_context, c.engine.in_flight, c.lockstep
+                self.method, engine, self.retriever, self.judge, self._renderer, c.seed, c.model.max_context, c.engine.in_flight
             )
         self._collector.engine.version = version.name
         if before is not None:

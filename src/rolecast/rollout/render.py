@@ -4,42 +4,74 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from rolecast.errors import InputError
+from rolecast.tags import left_open
 from rolecast.types import Message
 
 if TYPE_CHECKING:  # methods are read where transformers is not installed
     from transformers import PreTrainedTokenizerBase
 
 
-class Renderer:
-    """The one owner of a tokenizer and its chat template."""
+PROBE = ({"role": "system", "content": "to be kept"}, {"role": "user", "content": "hello"})
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+
+class Renderer:
+    """The one owner of a tokenizer and its chat template. `tags`: what the method's roles write their replies in.
+
+    `opening`: the tag that the template itself leaves open at the end of a prompt ("<think>" of reasoning models), with the white
+    space after it. A reply to a prompt is read as if it began with that; its tokens are the sampled ones alone.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, tags: Collection[str] = ()) -> None:
         if not tokenizer.chat_template:
             raise InputError(
                 "the tokenizer has no chat template; use an instruction-tuned model or add chat_template.jinja to its directory"
             )
         self.tokenizer = tokenizer
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special} | set(tokenizer.all_special_tokens)
-        control = sorted(token for token in special if len(token) > 1)
-        self._control = re.compile(rf"(?=(?:{'|'.join(map(re.escape, control))}))(.)", re.DOTALL) if control else None
+        self._special, self._control = _any_of(special), _any_of(special - set(tags))
+        self._folds = not self._takes_system()
+        try:
+            self.opening = left_open(self._template(_folded(PROBE) if self._folds else PROBE))
+        except Exception as error:
+            raise InputError(
+                f"the tokenizer's chat template cannot render a user's message: {' '.join(str(error).split())[:300]}"
+            ) from error
+
+    def _takes_system(self) -> bool:
+        try:
+            return PROBE[0]["content"] in self._template(PROBE)
+        except Exception:  # whatever a template raises: there is no one way to say so
+            return False
+
+    def _template(self, messages: Sequence[Message]) -> str:
+        text = self.tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt=True, tokenize=False)
+        assert isinstance(text, str)
+        return text
 
     def prompt(self, messages: Sequence[Message]) -> tuple[tuple[int, ...], str]:
-        """The messages and the opening of the assistant's turn: (ids, their text). Only the template writes control tokens."""
+        """The messages and the opening of the assistant's turn: (ids, their text). Only the template writes control tokens.
+
+        A system message goes before the first user message where the template has no place for it.
+        """
         plain = [{**message, "content": self.plain(message["content"])} for message in messages]
-        text = self.tokenizer.apply_chat_template(plain, add_generation_prompt=True, tokenize=False)
-        assert isinstance(text, str)
+        text = self._template(_folded(plain) if self._folds else plain)
         return self.encode(text), text
 
     def plain(self, text: str) -> str:
         """`text` with a space inside whatever would be a control token: "<eos>" becomes "< eos>".
 
-        A question, a passage or a memory may quote one; it must not open a turn or end one. Protocol tags are ordinary text.
+        A question or a memory may quote one; it must not open a turn or end one. Protocol tags are ordinary text, also where the
+        vocabulary calls them special: instructions name them.
         """
         return self._control.sub(r"\1 ", text) if self._control else text
+
+    def quoted(self, text: str) -> str:
+        """A passage's `text`, in which protocol tags are broken too if they are special tokens: it is no instruction."""
+        return self._special.sub(r"\1 ", text) if self._special else text
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Control tokens in `text` are taken for what they are: texts from outside go through `plain` first."""
@@ -54,3 +86,22 @@ class Renderer:
         """Hash of vocabulary and template: two sides with one fingerprint render alike."""
         vocabulary = sorted(self.tokenizer.get_vocab().items())
         return hashlib.sha256(repr((vocabulary, self.tokenizer.chat_template)).encode()).hexdigest()[:16]
+
+
+def _any_of(tokens: Collection[str]) -> re.Pattern[str] | None:
+    """Matches the first character of each token."""
+    longer = sorted(token for token in tokens if len(token) > 1)
+    return re.compile(rf"(?=(?:{'|'.join(map(re.escape, longer))}))(.)", re.DOTALL) if longer else None
+
+
+def _folded(messages: Sequence[Message]) -> list[Message]:
+    """Without system messages: what they say begins the first user message."""
+    system = [message["content"] for message in messages if message["role"] == "system"]
+    rest = [message for message in messages if message["role"] != "system"]
+    first = next((number for number, message in enumerate(rest) if message["role"] == "user"), None)
+    if not system:
+        return rest
+    if first is None:
+        return [{"role": "user", "content": "\n\n".join(system)}, *rest]
+    rest[first] = {**rest[first], "content": "\n\n".join([*system, rest[first]["content"]])}
+    return rest

@@ -1,70 +1,42 @@
-"""Plays many episodes at once, so that their turns meet in one batch.
-
-Continuous: a waiting turn enters as soon as a row is free. Lockstep: the engine runs only when every live episode waits
-for it, and serves them in one fixed order, so that the same run takes the same batches, bit for bit.
-"""
+"""Plays many episodes at once, so that their turns meet in the engine's batches."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+from rolecast.ports import Engine
 
 T = TypeVar("T")
-_NAP = 0.0005  # seconds
-
-
-class Steppable(Protocol):
-    """The part of an in-process engine that the scheduler drives."""
-
-    @property
-    def waiting(self) -> int: ...
-
-    @property
-    def busy(self) -> bool: ...
-
-    def step(self, admit: bool = True) -> None: ...
-
-    def drain(self) -> None: ...
 
 
 async def play(
-    episodes: Sequence[Callable[[], Awaitable[T]]],
-    engine: Steppable,
-    in_flight: int,
-    lockstep: bool,
-    progress: Callable[[int], None] = lambda done: None,
+    episodes: Sequence[Callable[[], Awaitable[T]]], engine: Engine, in_flight: int, progress: Callable[[int], None] = lambda done: None
 ) -> list[T]:
     """Results in the order of `episodes`; at most `in_flight` are live at once. An exception of any episode is raised."""
-    live = 0
-    done = 0
-    gate = asyncio.Semaphore(in_flight)
+    results: dict[int, T] = {}
+    coming = iter(enumerate(episodes))
 
-    async def run(episode: Callable[[], Awaitable[T]]) -> T:
-        nonlocal live, done
-        async with gate:
-            live += 1
-            try:
-                return await episode()
-            finally:
-                live -= 1
-                done += 1
-                progress(done)
+    async def player() -> None:
+        # The next episode takes the place of the one that ended before anything else runs: which episodes are live when
+        # the engine serves does not depend on when a retriever answered.
+        for number, episode in coming:
+            results[number] = await episode()
+            progress(len(results))
 
-    tasks = [asyncio.ensure_future(run(episode)) for episode in episodes]
-    everything = asyncio.gather(*tasks)
-    try:
-        while not everything.done():
-            idle = False
-            if lockstep and engine.waiting and engine.waiting == live:
-                engine.drain()
-            elif not lockstep and engine.busy:
-                engine.step()
-            else:
-                idle = True
-            # An idle engine leaves the processor to whoever the episodes wait for: a retriever or a judge.
-            await asyncio.sleep(_NAP if idle else 0)
-        return await everything
-    except BaseException:
-        everything.cancel()
-        raise
+    def leave(_: asyncio.Task[None]) -> None:
+        engine.branches -= 1
+
+    async with engine:
+        tasks = [asyncio.create_task(player()) for _ in range(min(in_flight, len(episodes)))]
+        engine.branches += len(tasks)
+        for task in tasks:
+            task.add_done_callback(leave)
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    return [results[number] for number in range(len(episodes))]

@@ -10,7 +10,7 @@ from rolecast.evaluation.trace import trace
 from rolecast.methods.registry import make_method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector, Episode
-from rolecast.rollout.engines.transformers import TransformersEngine
+from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find
 from rolecast.stages.progress import Progress
@@ -35,11 +35,9 @@ def _evaluate(run: Run, stage: str) -> None:
     prepare_torch(c)
     method = make_method(c.method)
     team, speakers = finished_team(run, method, find(method.schedule(), stage))
-    renderer = Renderer(team.tokenizer)
-    engine = TransformersEngine(speakers, renderer, c.engine.max_batch, c.model.max_context, str(Version(c.name, 0, 0, stage)))
-    collector = Collector(
-        method, engine, open_retriever(run), open_judge(), renderer, c.seed, c.model.max_context, c.engine.in_flight, c.lockstep
-    )
+    renderer = Renderer(team.tokenizer, method.tags)
+    engine = make_engine(c.engine, speakers, renderer, c.model.max_context, str(Version(c.name, 0, 0, stage)), c.lockstep)
+    collector = Collector(method, engine, open_retriever(run), open_judge(), renderer, c.seed, c.model.max_context, c.engine.in_flight)
     questions = load_questions(run, "test")[: c.eval.n]
     bar = Progress(f"eval {stage}", len(questions))
     done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], Sampling(0.0), "eval", bar.update)

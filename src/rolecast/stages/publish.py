@@ -17,7 +17,7 @@ from rolecast.errors import InputError
 from rolecast.methods.base import Method
 from rolecast.methods.registry import release
 from rolecast.rollout.collect import Collector
-from rolecast.rollout.engines.transformers import TransformersEngine
+from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.rollouts import Rollouts, local_rollouts
 from rolecast.stages.run import Run
@@ -68,11 +68,9 @@ class _Local:
         shared = c.learner.name == "plain" or c.learner.zero < 3  # sharded parameters cannot sample by themselves
         sampled = team if shared else training_team(run, method, stage, None)
         speakers = {slot: sampled.speaker(slot) for slot in casting_of(method, stage).spoken}
-        renderer = Renderer(team.tokenizer)
-        engine = TransformersEngine(speakers, renderer, c.engine.max_batch, c.model.max_context)
-        collector = Collector(
-            method, engine, open_retriever(run), open_judge(), renderer, c.seed, c.model.max_context, c.engine.in_flight, c.lockstep
-        )
+        renderer = Renderer(team.tokenizer, method.tags)
+        engine = make_engine(c.engine, speakers, renderer, c.model.max_context, lockstep=c.lockstep)
+        collector = Collector(method, engine, open_retriever(run), open_judge(), renderer, c.seed, c.model.max_context, c.engine.in_flight)
         return cls(run, local_rollouts(collector, c.name, handshake(c, method, team.tokenizer)), sampled, shared)
 
     def publish(self, step: int, weights: Weights, rollback: int = 0) -> None:

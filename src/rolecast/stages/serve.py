@@ -8,7 +8,7 @@ from rolecast.agent.core import Agent
 from rolecast.errors import InputError
 from rolecast.methods.registry import make_method
 from rolecast.ports import Retriever
-from rolecast.rollout.engines.transformers import TransformersEngine
+from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import Schedule, find
 from rolecast.stages.run import Run, open_run
@@ -23,8 +23,8 @@ def open_agent(location: Path | str, stage: str | None = None, retriever: Retrie
     prepare_torch(c)
     method = make_method(c.method)
     team, speakers = finished_team(run, method, find(method.schedule(), _trained_stage(run, method.schedule(), stage)))
-    renderer = Renderer(team.tokenizer)
-    engine = TransformersEngine(speakers, renderer, c.engine.max_batch, c.model.max_context)
+    renderer = Renderer(team.tokenizer, method.tags)
+    engine = make_engine(c.engine, speakers, renderer, c.model.max_context)
     return Agent(c.name, method, engine, retriever or open_retriever(run), renderer, c.model.max_context)
 
 

@@ -43,7 +43,7 @@ def sft(run: Run, stage: Stage, ranks: Ranks) -> None:
     if resumed:
         resumed.restore(learner)
     start = resumed.step if resumed else 0
-    renderer = Renderer(team.tokenizer)
+    renderer = Renderer(team.tokenizer, method.tags)
     metrics = MetricsLog(folder, start - 1 if resumed else -1, ranks.first)
     progress = Progress(stage.name, c.steps, start, shown=ranks.first)
     block: list[list[Example]] = []

@@ -21,6 +21,8 @@ from rolecast.methods.base import Method
 from rolecast.ports import Judge, Retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever
+from rolecast.rollout.render import Renderer
+from rolecast.stages.agreement import check_model_agrees
 from rolecast.stages.run import Run
 from rolecast.store.artifact import verify
 from rolecast.types import Question, Slot, Stage
@@ -59,11 +61,14 @@ def first_model(config: RunConfig, place: torch.device) -> tuple[PreTrainedModel
     if config.model.path is not None:
         path = Path(config.model.path)
         check_model(path)
-        return read_model(path, dtype_of(config.model), place), read_tokenizer(path)
+        model, tokenizer = read_model(path, dtype_of(config.model), place), read_tokenizer(path)
+        if place != CPU or device() == CPU:  # else it is read and not run
+            check_model_agrees(model, Renderer(tokenizer), config.model.max_context)
+        return model, tokenizer
     tokenizer = demo_tokenizer()
     scratch = config.model.scratch
     torch.manual_seed(config.seed)
-    model = LlamaForCausalLM(
+    scratched = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer), hidden_size=scratch.hidden, intermediate_size=scratch.feed_forward,
             num_hidden_layers=scratch.layers, num_attention_heads=scratch.heads, num_key_value_heads=scratch.heads,
@@ -72,7 +77,7 @@ def first_model(config: RunConfig, place: torch.device) -> tuple[PreTrainedModel
             eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         )
     )  # fmt: skip
-    return model.to(place, dtype_of(config.model)), tokenizer
+    return scratched.to(place, dtype_of(config.model)), tokenizer
 
 
 def start_of(run: Run, stage: Stage, place: torch.device) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Path | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -38,6 +38,12 @@ class TeacherVoice:
     """Stands where an engine would: a teacher's episodes sample nothing."""
 
     version = "teacher"
+    branches = 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None: ...
 
     async def generate(self, request: GenerateRequest) -> Completion:
         raise NotImplementedError("a teacher's episode asked the engine to speak")
@@ -52,6 +58,8 @@ class TeacherEnv(Env):
 
     async def complete(self, role: Role, ids: tuple[int, ...]) -> Completion:
         text = self.teacher.reply(role.name, self._state, self.trajectory, self.rng)
+        if not self.trajectory.threads[-1].actions:  # a tag that the prompt opened is not said again
+            text = text.removeprefix(self.renderer.opening.strip())
         tokens = self.renderer.encode(text)
         return Completion(tokens, (0.0,) * len(tokens), text, "stop")
 

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rolecast.errors import ArtifactError, DivergedError
 from rolecast.types import Slot
 from rolecast.weights.adapters import activate, adapter_weights, add_adapter, is_adapter, load_adapter, of_adapter, save_adapter
+from rolecast.weights.forward import token_logits
 from rolecast.weights.models import CPU, read_model
 from rolecast.weights.settings import LoraConfig
 
@@ -86,8 +87,8 @@ class Team(nn.Module):
             hidden = model.base_model(input_ids=rows.ids, use_cache=False).last_hidden_state
             values: Tensor = self.heads[slot](hidden[rows.row, rows.column - 1]).squeeze(-1).float()
             return values
-        hidden = model.base_model(input_ids=rows.ids, use_cache=False).last_hidden_state
-        logits = model.get_output_embeddings()(hidden[rows.row, rows.column - 1]).float() / temperature
+        # Rows are padded on the right, so the causal mask alone keeps padding out of sight.
+        logits = token_logits(model, rows.row, rows.column - 1, input_ids=rows.ids, use_cache=False).float() / temperature
         logprobs = torch.log_softmax(logits, dim=-1)
         chosen = logprobs.gather(-1, rows.ids[rows.row, rows.column][:, None]).squeeze(-1)
         with torch.no_grad():

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
 from scripted import MENTOR as FACT
 from scripted import TableRetriever, passage
@@ -22,7 +23,7 @@ from rolecast.tags import tagged
 
 @dataclass
 class OneLine:
-    """Says `line` to every request, once `gate` is open. A step fails if `broken` is set, and blocks until `step_gate` is open."""
+    """Says `line` to every request, once `gate` is open. It fails if `broken` is set, and blocks its loop until `step_gate` is open."""
 
     renderer: Renderer
     line: str = tagged("answer", "Kel Dax")
@@ -30,30 +31,33 @@ class OneLine:
     step_gate: threading.Event | None = None
     broken: bool = False
     version: str = "script/0.0"
+    branches: int = 0
     asked: int = 0
     at_once: int = 0
     most_at_once: int = 0
+    failure: Exception | None = None
 
-    waiting = 0
+    async def __aenter__(self) -> Self:
+        return self
 
-    @property
-    def busy(self) -> bool:
-        return self.at_once > 0
+    async def __aexit__(self, *exc: object) -> None: ...
 
-    def step(self, admit: bool = True) -> None:
-        if self.step_gate is not None:
-            self.step_gate.wait(10)
-        if self.broken:
-            raise ValueError("no such kernel")
-
-    def drain(self) -> None: ...
+    async def failed(self) -> Exception:
+        while self.failure is None:
+            await asyncio.sleep(0.002)
+        return self.failure
 
     async def generate(self, request: GenerateRequest) -> Completion:
         self.asked += 1
         self.at_once += 1
         self.most_at_once = max(self.at_once, self.most_at_once)
         try:
+            if self.broken:
+                self.failure = ValueError("no such kernel")
+                raise self.failure
             while not self.gate.is_set():
+                if self.step_gate is not None:
+                    self.step_gate.wait(10)
                 await asyncio.sleep(0.002)
         finally:
             self.at_once -= 1

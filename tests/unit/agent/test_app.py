@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -19,14 +20,13 @@ from tests.live import serving
 
 
 class LocalScript(ScriptedEngine):
-    """A scripted engine with nothing to step."""
+    """A scripted engine that never fails."""
 
-    waiting = 0
-    busy = False
+    failure = None
 
-    def step(self, admit: bool = True) -> None: ...
-
-    def drain(self) -> None: ...
+    async def failed(self) -> Exception:
+        await asyncio.Event().wait()
+        raise AssertionError
 
 
 LINES = {

@@ -34,7 +34,7 @@ GATE = 1e-4
 
 def sampled_threads(model: PreTrainedModel, groups: int = 4, members: int = 3, temperature: float = 1.0) -> list[Thread]:
     """Threads of two turns each, sampled by the engine from `model`."""
-    engine = TransformersEngine({"shared": model}, RENDERER, 16, 128)
+    engine = TransformersEngine({"shared": model}, RENDERER, 16, 128, lockstep=True)  # type: ignore[dict-item]
 
     async def episode(group: int, member: int) -> Thread:
         thread = Thread(f"{group}.{member}", "planner", "shared")
@@ -48,7 +48,7 @@ def sampled_threads(model: PreTrainedModel, groups: int = 4, members: int = 3, t
         return thread
 
     jobs = [lambda g=g, m=m: episode(g, m) for g in range(groups) for m in range(members)]
-    return asyncio.run(play(jobs, engine, len(jobs), lockstep=True))
+    return asyncio.run(play(jobs, engine, len(jobs)))
 
 
 def units_of(threads: list[Thread], reward: str = "member") -> list[Unit]:

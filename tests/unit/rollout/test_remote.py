@@ -54,7 +54,7 @@ def of(team: Team) -> Canary:
 
 def spoken(team: RemoteTeam, slot: str) -> Canary:
     """What answers for a slot in the engine, as it does before every forward pass."""
-    speaker: Any = team.collector.engine._decoders[slot]._speaker  # type: ignore[attr-defined]
+    speaker: Any = team.collector.engine._decoders[slot]._model  # type: ignore[attr-defined]
     return canary(speaker(), TOKENIZER)
 
 

@@ -21,9 +21,9 @@ def request(
 
 
 def generate(requests: Sequence[GenerateRequest], max_batch: int = 8, lockstep: bool = False, **model: object) -> list[Completion]:
-    engine = TransformersEngine({"shared": tiny_model(scale=8.0, **model)}, RENDERER, max_batch, 128)  # type: ignore[arg-type]
+    engine = TransformersEngine({"shared": tiny_model(scale=8.0, **model)}, RENDERER, max_batch, 128, lockstep=lockstep)  # type: ignore[arg-type]
     jobs = [lambda r=r: engine.generate(r) for r in requests]
-    return asyncio.run(play(jobs, engine, len(jobs), lockstep))
+    return asyncio.run(play(jobs, engine, len(jobs)))
 
 
 def recomputed(prompt: str, ids: Sequence[int], temperature: float = 1.0, **model: object) -> torch.Tensor:

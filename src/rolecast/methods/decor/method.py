@@ -22,7 +22,7 @@ from rolecast.methods.registry import register
 from rolecast.ports import Judge
 from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import Env, EpisodeEnd
-from rolecast.tags import blocks, trim
+from rolecast.tags import blocks, left_open, trim
 from rolecast.teachers.base import Teacher, TeacherErrors
 from rolecast.types import Objective, PolicyTerm, Question, Reward, Role, Stage, Trajectory, Unit, mean, total
 
@@ -144,7 +144,7 @@ class Decor(Method):
             for thread in t.threads_of(role):
                 for action in thread.actions:
                     state: DecorState = t.states[action.id]
-                    said = trim(action.text, self.roles[role].stop)  # as `act` read it
+                    said = left_open(thread.turns[0].text) + trim(action.text, self.roles[role].stop)  # as `act` read it
                     inputs = {
                         "question": t.question.text, "gold": gold, "queries": state.queries, "output": said,
                         "content": (blocks(said, "think", tag) or {tag: ""})[tag],

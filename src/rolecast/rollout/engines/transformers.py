@@ -1,207 +1,140 @@
 """`Engine` over Hugging Face models in this process: continuous batching on a static KV cache.
 
-Coroutines call `generate` and wait; `step` admits waiting requests into free rows and decodes one token for every row.
-Whoever drives the episodes (`rollout.scheduler`) decides when to step.
+Coroutines call `generate` and wait; a task of the engine's own steps while there is work. Continuous: a waiting turn enters as
+soon as a row is free. Lockstep: the engine serves only when every live branch waits for it, in the order of the requests'
+keys, so that the same run takes the same batches, bit for bit.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
+import contextlib
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from typing import Self
 
-import numpy as np
-import torch
 from transformers import PreTrainedModel
 
+from rolecast.errors import SamplingError
 from rolecast.ports import Completion, GenerateRequest
-from rolecast.rollout.engines.static_cache import StaticRows
+from rolecast.rollout.engines.decoder import Decoder
 from rolecast.rollout.render import Renderer
 from rolecast.types import Slot
 
-
-@dataclass(slots=True)
-class _Row:
-    request: GenerateRequest
-    future: asyncio.Future[Completion]
-    uniforms: np.ndarray  # one draw per token: sampling does not depend on the rest of the batch
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-
-    @property
-    def length(self) -> int:
-        return len(self.request.ids) + len(self.ids)
+Models = Mapping[Slot, PreTrainedModel | Callable[[], PreTrainedModel]]
 
 
 class TransformersEngine:
-    """Generates with one model per slot. Requests of different slots are decoded in turns."""
+    """Generates with one model per slot, or what gives it for one forward pass. Slots are decoded in turns."""
 
     def __init__(
-        self,
-        models: Mapping[Slot, PreTrainedModel | Callable[[], PreTrainedModel]],
-        renderer: Renderer,
-        max_batch: int,
-        max_context: int,
-        version: str = "",
+        self, models: Models, renderer: Renderer, max_batch: int, max_context: int, version: str = "", lockstep: bool = False
     ) -> None:
         self.version = version
-        self._renderer = renderer
-        self._decoders = {slot: _Decoder(model, renderer, max_batch, max_context) for slot, model in models.items()}
         self.generated = 0  # tokens sampled since the start
+        self._lockstep = lockstep
+        self._branches = 0
+        self._decoders = {slot: Decoder(_source(model), renderer, max_batch, max_context) for slot, model in models.items()}
+        self._work = asyncio.Event()
+        self._driver: asyncio.Task[None] | None = None
+        self._failure: asyncio.Future[Exception] | None = None
 
     @property
-    def waiting(self) -> int:
-        return sum(len(decoder.queue) for decoder in self._decoders.values())
+    def branches(self) -> int:
+        return self._branches
+
+    @branches.setter
+    def branches(self, count: int) -> None:
+        self._branches = count
+        self._work.set()  # the one that ended may have been the last that others waited for
+
+    async def __aenter__(self) -> Self:
+        if self._driver is not None:
+            raise RuntimeError("the engine is entered already")
+        self._work = asyncio.Event()
+        self._work.set()
+        self._failure = asyncio.get_running_loop().create_future()
+        self._driver = asyncio.create_task(self._drive())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        assert self._driver is not None
+        self._driver.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._driver
+        self._driver = None
+        for decoder in self._decoders.values():
+            for promise in decoder.clear():
+                promise.cancel()
 
     @property
-    def busy(self) -> bool:
-        return any(decoder.queue or decoder.rows for decoder in self._decoders.values())
+    def failure(self) -> Exception | None:
+        return self._failure.result() if self._failure is not None and self._failure.done() else None
+
+    async def failed(self) -> Exception:
+        """Waits until the engine fails; gives its error. After that no request is served."""
+        assert self._failure is not None, "enter the engine first"
+        return await asyncio.shield(self._failure)
 
     async def generate(self, request: GenerateRequest) -> Completion:
         if request.slot not in self._decoders:
             raise KeyError(f"no weights for slot {request.slot!r}; loaded: {', '.join(self._decoders)}")
-        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._decoders[request.slot].queue.append((request, future))
-        return await future
+        if self._driver is None:
+            raise RuntimeError("the engine is not running: enter it first")
+        if self.failure is not None:
+            raise self.failure
+        promise: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._decoders[request.slot].queue.append((request, promise))
+        self._work.set()
+        return await promise
 
-    def step(self, admit: bool = True) -> None:
+    async def _drive(self) -> None:
+        """Serves while there is work and sleeps otherwise, which leaves the processor to whoever the episodes wait for."""
+        try:
+            while True:
+                await self._work.wait()
+                if self._lockstep:
+                    self._work.clear()
+                    if 0 < self._branches == sum(decoder.waiting for decoder in self._decoders.values()):
+                        self._drain()
+                elif any(decoder.queue or decoder.rows for decoder in self._decoders.values()):
+                    self._step()
+                else:
+                    self._work.clear()
+                await asyncio.sleep(0)
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        assert self._failure is not None
+        self._failure.set_result(error)
+        for decoder in self._decoders.values():
+            for promise in decoder.clear():
+                promise.set_exception(error)
+
+    def _step(self) -> None:
         """Admits what fits and decodes one token for every row of every slot."""
-        for decoder in self._decoders.values():
-            if admit:
-                decoder.admit()
-            self.generated += decoder.decode()
+        for slot, decoder in self._decoders.items():
+            with self._named(slot):
+                self.generated += decoder.admit() + decoder.decode()
 
-    def drain(self) -> None:
-        """Serves exactly what waits now, in fixed-size batches of queue order: the lockstep mode."""
-        for decoder in self._decoders.values():
-            while decoder.queue:
-                decoder.admit()
-                while decoder.rows:
-                    self.generated += decoder.decode()
+    def _drain(self) -> None:
+        """Serves exactly what waits now, in fixed-size batches."""
+        for slot, decoder in self._decoders.items():
+            decoder.queue = deque(sorted(decoder.queue, key=lambda waiting: waiting[0].key))
+            with self._named(slot):
+                while decoder.queue:
+                    self.generated += decoder.admit()
+                    while decoder.rows:
+                        self.generated += decoder.decode()
 
-
-class _Decoder:
-    """The rows in flight of one slot."""
-
-    def __init__(
-        self, speaker: PreTrainedModel | Callable[[], PreTrainedModel], renderer: Renderer, max_batch: int, max_context: int
-    ) -> None:
-        self.queue: deque[tuple[GenerateRequest, asyncio.Future[Completion]]] = deque()
-        self.rows: list[_Row] = []
-        model = speaker if isinstance(speaker, PreTrainedModel) else speaker()
-        self._speaker, self._model = speaker, model
-        self._renderer = renderer
-        self._max_batch = max_batch
-        self._cache = StaticRows(model.config, max_batch, max_context, model.dtype, model.device)
-        # transformers renamed the argument in 5.2x; both names are in use in the versions that we support.
-        parameters = inspect.signature(model.base_model.forward).parameters
-        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
-
-    @torch.no_grad()
-    def admit(self) -> None:
-        """Prefills waiting requests into free rows, and samples the first token of each."""
-        free = self._max_batch - len(self.rows)
-        new = [self._row(*self.queue.popleft()) for _ in range(min(free, len(self.queue)))]
-        if not new:
-            return
-        first = len(self.rows)
-        lengths = torch.tensor([row.length for row in new])
-        width = int(lengths.max())
-        ids = torch.zeros(len(new), width, dtype=torch.long)
-        for index, row in enumerate(new):
-            ids[index, : row.length] = torch.tensor(row.request.ids)
-        places = torch.arange(width).expand(len(new), width)
-        # Padding on the right is written beyond a row's length, where the mask hides it until it is overwritten.
-        mask = torch.ones(width, width, dtype=torch.bool).tril().expand(len(new), 1, width, width)
-        hidden = self._forward(ids, places, mask, first, width)
-        self.rows += new
-        self._sample(hidden[torch.arange(len(new)), lengths - 1], new)
-
-    @torch.no_grad()
-    def decode(self) -> int:
-        """One more token for every row that is not finished; returns how many were sampled."""
-        self._retire()
-        if not self.rows:
-            return 0
-        places = torch.tensor([[row.length - 1] for row in self.rows])
-        span = int(places.max()) + 1
-        ids = torch.tensor([[row.ids[-1]] for row in self.rows])
-        mask = (torch.arange(span) <= places)[:, None, None, :]
-        hidden = self._forward(ids, places, mask, 0, span)
-        self._sample(hidden[:, 0], self.rows)
-        return len(self.rows)
-
-    def _row(self, request: GenerateRequest, future: asyncio.Future[Completion]) -> _Row:
-        return _Row(request, future, np.random.Generator(np.random.PCG64(request.seed)).random(request.max_tokens))
-
-    def _forward(self, ids: torch.Tensor, places: torch.Tensor, mask: torch.Tensor, first_row: int, span: int) -> torch.Tensor:
-        if not isinstance(self._speaker, PreTrainedModel):
-            self._model = self._speaker()  # of several slots over one base, this one speaks now
-        device = self._model.device
-        self._cache.aim(first_row, places.to(device), span)
-        output = self._model.base_model(
-            input_ids=ids.to(device), position_ids=places.to(device), attention_mask=mask.to(device), use_cache=True,
-            **{self._cache_argument: self._cache},
-        )  # fmt: skip
-        hidden: torch.Tensor = output.last_hidden_state
-        return hidden
-
-    def _sample(self, hidden: torch.Tensor, rows: list[_Row]) -> None:
-        """Appends one token to each row, by inverse transform sampling on its own uniform draw. `hidden` is (rows, d)."""
-        head: Callable[[torch.Tensor], torch.Tensor] = self._model.get_output_embeddings()
-        logits = head(hidden).float()
-        temperatures = torch.tensor([row.request.sampling.temperature for row in rows], device=logits.device)
-        greedy = temperatures == 0
-        logprobs = torch.log_softmax(logits / torch.where(greedy, 1.0, temperatures)[:, None], dim=-1)
-        if any(row.request.sampling.top_p < 1 for row in rows):
-            logprobs = _nucleus(logprobs, torch.tensor([row.request.sampling.top_p for row in rows], device=logits.device))
-        draws = torch.tensor([row.uniforms[len(row.ids)] for row in rows], device=logits.device, dtype=torch.float32)
-        cumulative = logprobs.exp().cumsum(-1)
-        sampled = torch.searchsorted(cumulative, (draws * cumulative[:, -1])[:, None], right=True).squeeze(-1)
-        tokens = torch.where(greedy, logprobs.argmax(-1), sampled.clamp(max=logits.shape[-1] - 1))
-        chosen = logprobs.gather(-1, tokens[:, None]).squeeze(-1)
-        for row, token, logprob in zip(rows, tokens.tolist(), chosen.tolist(), strict=True):
-            row.ids.append(token)
-            row.logprobs.append(logprob)
-
-    def _retire(self) -> None:
-        """Resolves finished rows; the last row moves into each gap, so that rows stay contiguous."""
-        index = 0
-        while index < len(self.rows):
-            row = self.rows[index]
-            completion = self._finished(row)
-            if completion is None:
-                index += 1
-                continue
-            last = self.rows.pop()
-            if last is not row:
-                self._cache.move(len(self.rows), index, last.length)
-                self.rows[index] = last
-            if not row.future.done():
-                row.future.set_result(completion)
-
-    def _finished(self, row: _Row) -> Completion | None:
-        """A stop string may end inside a token: the whole token stays."""
-        tail = self._renderer.decode(row.ids[-_STOP_WINDOW:])
-        eos = self._renderer.tokenizer.eos_token_id
-        if row.ids[-1] == eos or any(stop in tail for stop in row.request.stop):
-            finish = "stop"
-        elif len(row.ids) >= row.request.max_tokens:
-            finish = "length"
-        else:
-            return None
-        text = self._renderer.decode(row.ids)
-        return Completion(tuple(row.ids), tuple(row.logprobs), text, "stop" if finish == "stop" else "length")
+    @contextlib.contextmanager
+    def _named(self, slot: Slot) -> Iterator[None]:
+        try:
+            yield
+        except SamplingError as error:
+            raise SamplingError(f"slot {slot!r}, version {self.version or 'without a name'}: {error}") from error
 
 
-_STOP_WINDOW = 24  # tokens that are decoded to look for a stop string; longer than any of them
-
-
-def _nucleus(logprobs: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Keeps the smallest set of tokens with mass ≥ top_p and renormalises: the distribution that is sampled from."""
-    ordered, order = logprobs.sort(-1, descending=True)
-    before = ordered.exp().cumsum(-1) - ordered.exp()
-    drop = torch.zeros_like(logprobs, dtype=torch.bool).scatter(-1, order, before >= top_p[:, None])
-    return torch.log_softmax(logprobs.masked_fill(drop, float("-inf")), dim=-1)
+def _source(model: PreTrainedModel | Callable[[], PreTrainedModel]) -> Callable[[], PreTrainedModel]:
+    return (lambda: model) if isinstance(model, PreTrainedModel) else model

@@ -1,0 +1,204 @@
+"""How the transformers engine runs by itself: when it steps, when it sleeps, and what its askers are told when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import torch
+
+from rolecast.errors import SamplingError
+from rolecast.ports import Completion, GenerateRequest, Sampling
+from rolecast.rollout.engines import decoder
+from rolecast.rollout.engines.transformers import TransformersEngine
+from tests.tiny import RENDERER, tiny_model
+
+
+def request(text: str = "planner question: Who?", seed: int = 0, max_tokens: int = 5, key: str = "") -> GenerateRequest:
+    return GenerateRequest(RENDERER.encode(text), "shared", max_tokens, (), Sampling(), seed, key)
+
+
+def made(lockstep: bool = False, model: Any = None, max_batch: int = 4) -> TransformersEngine:
+    return TransformersEngine({"shared": model or tiny_model(scale=8.0)}, RENDERER, max_batch, 64, "run/0.3", lockstep)
+
+
+def entered(engine: TransformersEngine, talk: Callable[[], Awaitable[Any]]) -> Any:
+    async def run() -> Any:
+        async with engine:
+            return await asyncio.wait_for(talk(), 20)
+
+    return asyncio.run(run())
+
+
+def said(engine: TransformersEngine, asked: GenerateRequest) -> Completion:
+    done: Completion = entered(engine, lambda: engine.generate(asked))
+    return done
+
+
+def test_an_engine_that_fails_tells_who_waits_and_who_comes_later() -> None:
+    engine = made(max_batch=1)
+    error = RuntimeError("no such kernel")
+
+    def fail() -> None:
+        raise error
+
+    async def talk() -> list[Any]:
+        waiting = [asyncio.create_task(engine.generate(request(seed=s))) for s in range(3)]
+        failed = asyncio.create_task(engine.failed())
+        await asyncio.sleep(0)
+        assert engine.failure is None
+        engine._decoders["shared"].decode = fail  # type: ignore[method-assign,assignment]
+        told = await asyncio.gather(*waiting, return_exceptions=True)
+        with pytest.raises(RuntimeError, match="no such kernel"):
+            await engine.generate(request())
+        return [*told, await failed]
+
+    assert entered(engine, talk) == [error] * 4
+    assert engine.failure is error
+
+
+def test_it_serves_again_after_it_was_left_with_requests_open() -> None:
+    engine = made()
+
+    async def leave() -> None:
+        asked = asyncio.create_task(engine.generate(request(max_tokens=40)))
+        await asyncio.sleep(0.01)
+        assert not asked.done()
+
+    entered(engine, leave)
+    assert not engine._decoders["shared"].rows
+    assert said(engine, request(seed=7)) == said(made(), request(seed=7))
+
+
+def test_who_has_not_entered_it_is_told() -> None:
+    with pytest.raises(RuntimeError, match="enter it first"):
+        asyncio.run(made().generate(request()))
+
+
+def test_an_idle_engine_leaves_the_loop_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = made()
+    naps = 0
+    sleep = asyncio.sleep
+
+    async def counted(seconds: float) -> None:
+        nonlocal naps
+        naps += 1
+        await sleep(seconds)
+
+    async def talk() -> int:
+        await engine.generate(request())
+        await sleep(0.01)
+        before = naps
+        await sleep(0.05)
+        return naps - before
+
+    monkeypatch.setattr("rolecast.rollout.engines.transformers.asyncio.sleep", counted)
+    assert entered(engine, talk) == 0
+    assert naps >= 5
+
+
+def test_a_request_whose_asker_has_gone_takes_no_row() -> None:
+    engine = made(max_batch=1)
+
+    async def talk() -> Completion:
+        gone = [asyncio.create_task(engine.generate(request(seed=s, max_tokens=50))) for s in range(3)]
+        await asyncio.sleep(0.005)
+        before = engine.generated
+        assert before
+        for task in gone:
+            task.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        done = await engine.generate(request(max_tokens=3))
+        assert engine.generated - before == 3
+        return done
+
+    assert len(entered(engine, talk).ids) == 3
+
+
+# Lockstep
+
+
+def batches_of(engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Keys of the rows of every prefill."""
+    batches: list[list[str]] = []
+    admit = decoder.Decoder.admit
+
+    def noting(self: decoder.Decoder) -> int:
+        queue = [waiting[0].key for waiting in self.queue]
+        admitted = admit(self)
+        batches.append(queue[:admitted])
+        return admitted
+
+    monkeypatch.setattr(decoder.Decoder, "admit", noting)
+    return batches
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (4, 2, 0, 3, 1)])
+def test_lockstep_serves_in_the_order_of_keys_once_every_branch_waits(order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = made(lockstep=True, max_batch=3)
+    batches = batches_of(engine, monkeypatch)
+
+    async def talk() -> None:
+        engine.branches = 6
+        asked = []
+        for number in order:
+            asked.append(asyncio.create_task(engine.generate(request(key=f"k{number}"))))
+            await asyncio.sleep(0.002)
+        assert not batches  # the sixth asks a retriever, and counts
+        engine.branches -= 1  # it ends without having asked
+        await asyncio.gather(*asked)
+
+    entered(engine, talk)
+    assert batches == [["k0", "k1", "k2"], ["k3", "k4"]]
+
+
+def test_without_lockstep_a_branch_that_is_elsewhere_keeps_nobody() -> None:
+    engine = made()
+    engine.branches = 2
+    assert entered(engine, lambda: engine.generate(request())).ids
+
+
+# What a model gives
+
+
+def test_the_model_is_asked_for_once_a_forward_pass() -> None:
+    model, asked = tiny_model(scale=8.0), list[int]()
+    calls = 0
+    forward = model.forward
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return forward(*arguments, **named)
+
+    counted.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    model.forward = counted
+    engine = made(model=lambda: (asked.append(1), model)[1])
+    before = len(asked)
+    done = entered(engine, lambda: engine.generate(request(max_tokens=6)))
+    assert len(asked) - before == calls == len(done.ids)
+
+
+def test_every_end_token_of_the_generation_config_ends_a_turn() -> None:
+    model = tiny_model(scale=8.0)
+    free = said(made(model=model), request(seed=3, max_tokens=8))
+    third = free.ids[2]
+    assert third not in free.ids[:2]
+    for ends in (third, [RENDERER.tokenizer.eos_token_id, third]):
+        model.generation_config.eos_token_id = ends
+        ended = said(made(model=model), request(seed=3, max_tokens=8))
+        assert (ended.ids, ended.finish) == (free.ids[:3], "stop")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_log_probs_that_are_no_numbers_stop_it_with_slot_and_version(temperature: float) -> None:
+    model = tiny_model()
+    with torch.no_grad():
+        model.lm_head.weight.fill_(float("nan"))
+    engine = made(model=model)
+    asked = GenerateRequest(RENDERER.encode("Who?"), "shared", 3, (), Sampling(temperature), 0)
+    with pytest.raises(SamplingError, match=r"slot 'shared', version run/0\.3: the log-prob of a sampled token is nan"):
+        entered(engine, lambda: engine.generate(asked))
