@@ -26,12 +26,15 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
+    """`key` names the turn that asks, stably: lockstep serves what waits in the order of keys, whatever came first."""
+
     ids: tuple[int, ...]
     slot: Slot
     max_tokens: int
     stop: tuple[str, ...]
     sampling: Sampling
     seed: int
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +48,15 @@ class Completion:
 
 
 class Engine(Protocol):
-    """Generates from token ids. `version` names the weights that answer now."""
+    """Generates from token ids. `version` names the weights that answer now.
+
+    `branches`: how many branches are live (episodes, and what they gather). Who plays them counts; in lockstep the engine runs
+    exactly when as many requests wait. A branch that waits for a retriever or a judge counts, one that waits for its own
+    branches does not. An engine that fails raises `EngineError`.
+    """
 
     version: str
+    branches: int
 
     async def generate(self, request: GenerateRequest) -> Completion: ...
 

@@ -21,6 +21,7 @@ class Replay:
 
     said: list[Completion]
     version: str
+    branches: int = 0
 
     async def generate(self, request: GenerateRequest) -> Completion:
         return self.said.pop(0)

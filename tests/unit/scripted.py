@@ -48,6 +48,7 @@ class ScriptedEngine:
     """Gives each role its lines in order. A role is known by its stop strings."""
 
     version = "script/0.0"
+    branches = 0
 
     def __init__(self, renderer: Renderer, method: Method, lines: Mapping[str, Sequence[str]]) -> None:
         self._renderer = renderer

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from rolecast.ports import Judge
 from rolecast.rollout.env import Env
-from rolecast.types import Action, Message, Objective, Question, Reward, Role, Trajectory, Unit
+from rolecast.types import Action, Message, Objective, Question, Reward, Role, Thread, Trajectory, Unit
 
 T = TypeVar("T")
 PromptStyle = Literal["instruct", "compact"]
@@ -50,10 +50,11 @@ class Method(ABC):
         # The newline that ends the last line is the template's; whatever else there is may be a text's own.
         return [{"role": speaker, "content": template.render(fields).removesuffix("\n")} for speaker, template in sections]
 
-    async def turn(self, env: Env, role: Role, state: Any, parse: Callable[[str], T | None]) -> tuple[Action, T | None]:
-        """One turn in a context of its own, rendered from `state`."""
-        env.snapshot(state)
-        return await env.open(role, self.messages(role, state)).act(parse)
+    async def turn(
+        self, env: Env, role: Role, state: Any, parse: Callable[[str], T | None], *, key: str = "", parent: Thread | None = None
+    ) -> tuple[Action, T | None]:
+        """One turn in a context of its own, rendered from `state`; `key` and `parent` name it as in `Env.open`."""
+        return await env.open(role, self.messages(role, state), state=state, key=key, parent=parent).act(parse)
 
     def prompts_fingerprint(self) -> str:
         """Hash of every role's template: two sides with one fingerprint ask alike."""
@@ -65,7 +66,7 @@ class Method(ABC):
         """Plays one episode and returns the answer. Raises `EpisodeEnd` on a fault that ends it."""
 
     async def probe(self, trajectory: Trajectory, env: Env) -> None:
-        """Extra samples on recorded states, in training only. May not change what `rollout` did."""
+        """Extra samples on recorded states, in training only, in an env for probes. May not change what `rollout` did."""
 
     async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
         """Named rewards of one finished episode."""

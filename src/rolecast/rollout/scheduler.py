@@ -1,21 +1,32 @@
 """Plays many episodes at once, so that their turns meet in one batch.
 
-Continuous: a waiting turn enters as soon as a row is free. Lockstep: the engine runs only when every live episode waits
-for it, and serves them in one fixed order, so that the same run takes the same batches, bit for bit.
+Continuous: a waiting turn enters as soon as a row is free. Lockstep: the engine runs only when every live branch waits for
+it, and serves them in one fixed order, so that the same run takes the same batches, bit for bit. For that, branches are
+counted here, on the engine: never too few while anything may still ask it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Protocol, TypeVar
+
+from rolecast.errors import EngineError
 
 T = TypeVar("T")
 _NAP = 0.0005  # seconds
 
 
-class Steppable(Protocol):
-    """The part of an in-process engine that the scheduler drives."""
+class Counted(Protocol):
+    """The part of an engine that tells it how many branches may ask it."""
+
+    branches: int
+
+
+class Steppable(Counted, Protocol):
+    """The part of an in-process engine that is driven here."""
 
     @property
     def waiting(self) -> int: ...
@@ -28,43 +39,126 @@ class Steppable(Protocol):
     def drain(self) -> None: ...
 
 
+class Lanes:
+    """At most `in_flight` episodes are live at once; the others wait in the order in which they were started."""
+
+    def __init__(self, engine: Counted, in_flight: int) -> None:
+        self._engine = engine
+        self._free = in_flight
+        self._queue: deque[asyncio.Future[None]] = deque()
+
+    def start(self, episode: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
+        """The episode's task. If there is room it counts from now on, before it has run."""
+        turn = asyncio.get_running_loop().create_future()
+        if self._free:
+            self._free -= 1
+            self._engine.branches += 1
+            turn.set_result(None)
+        else:
+            self._queue.append(turn)
+        task = asyncio.ensure_future(self._run(turn, episode))
+        task.add_done_callback(lambda _: self._end(turn))  # not in the coroutine: a task that is cancelled early never runs it
+        return task
+
+    async def all(self, episodes: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+        """Results in the order of `episodes`. The first exception is raised and ends the others."""
+        tasks = [self.start(episode) for episode in episodes]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            await ended(tasks)
+
+    async def _run(self, turn: asyncio.Future[None], episode: Callable[[], Awaitable[T]]) -> T:
+        await turn
+        return await episode()
+
+    def _end(self, turn: asyncio.Future[None]) -> None:
+        """Gives the episode's lane to the next: the count stays as it is, or lockstep would run without the one that enters."""
+        if turn.cancel() or turn.cancelled():
+            return  # it never had a lane
+        while self._queue:
+            following = self._queue.popleft()
+            if not following.done():
+                following.set_result(None)
+                return
+        self._free += 1
+        self._engine.branches -= 1
+
+
+async def together(branches: Sequence[Coroutine[object, object, T]], engine: Counted) -> list[T | BaseException]:
+    """Results or exceptions of the branches of one episode, in order, when all are done. The caller counts as one branch.
+
+    All are played to their end, also when one of them fails: what the others did may not depend on when that was.
+    """
+    if not branches:
+        return []
+    left = len(branches)
+    engine.branches += left - 1
+
+    def end(_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left:  # the last one's place is the caller's again
+            engine.branches -= 1
+
+    tasks = [asyncio.ensure_future(branch) for branch in branches]
+    for task in tasks:
+        task.add_done_callback(end)
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def ended(tasks: Sequence[asyncio.Task[T]]) -> None:
+    """Cancels what still runs, and waits until it is over."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def driven(engine: Steppable, lockstep: bool) -> AsyncIterator[None]:
+    """Steps the engine while the body runs. If it fails the body is cancelled, and `EngineError` raised."""
+    body = asyncio.current_task()
+    assert body is not None
+    driver = asyncio.ensure_future(_drive(engine, lockstep))
+    over = False
+
+    def stop(_: object) -> None:
+        if not over and not driver.cancelled():
+            body.cancel()
+
+    driver.add_done_callback(stop)
+    try:
+        yield
+    except asyncio.CancelledError:
+        fault = driver.exception() if driver.done() and not driver.cancelled() else None
+        if fault is None:
+            raise
+        body.uncancel()
+        raise EngineError(f"the engine failed: {type(fault).__name__}: {fault}") from fault
+    finally:
+        over = True
+        await ended([driver])
+
+
+async def _drive(engine: Steppable, lockstep: bool) -> None:
+    while True:
+        idle = False
+        if lockstep and engine.waiting and engine.waiting == engine.branches:
+            engine.drain()
+        elif not lockstep and engine.busy:
+            engine.step()
+        else:
+            idle = True
+        # An idle engine leaves the processor to whoever the episodes wait for: a retriever or a judge.
+        await asyncio.sleep(_NAP if idle else 0)
+
+
 async def play(
     episodes: Sequence[Callable[[], Awaitable[T]]],
     engine: Steppable,
     in_flight: int,
     lockstep: bool,
-    progress: Callable[[int], None] = lambda done: None,
 ) -> list[T]:
     """Results in the order of `episodes`; at most `in_flight` are live at once. An exception of any episode is raised."""
-    live = 0
-    done = 0
-    gate = asyncio.Semaphore(in_flight)
-
-    async def run(episode: Callable[[], Awaitable[T]]) -> T:
-        nonlocal live, done
-        async with gate:
-            live += 1
-            try:
-                return await episode()
-            finally:
-                live -= 1
-                done += 1
-                progress(done)
-
-    tasks = [asyncio.ensure_future(run(episode)) for episode in episodes]
-    everything = asyncio.gather(*tasks)
-    try:
-        while not everything.done():
-            idle = False
-            if lockstep and engine.waiting and engine.waiting == live:
-                engine.drain()
-            elif not lockstep and engine.busy:
-                engine.step()
-            else:
-                idle = True
-            # An idle engine leaves the processor to whoever the episodes wait for: a retriever or a judge.
-            await asyncio.sleep(_NAP if idle else 0)
-        return await everything
-    except BaseException:
-        everything.cancel()
-        raise
+    async with driven(engine, lockstep):
+        return await Lanes(engine, in_flight).all(episodes)

@@ -29,6 +29,7 @@ class OneLine:
     step_gate: threading.Event | None = None
     broken: bool = False
     version: str = "script/0.0"
+    branches: int = 0
     asked: int = 0
     at_once: int = 0
     most_at_once: int = 0

@@ -42,6 +42,7 @@ class TransformersEngine:
         self, models: Mapping[Slot, PreTrainedModel], renderer: Renderer, max_batch: int, max_context: int, version: str = ""
     ) -> None:
         self.version = version
+        self.branches = 0
         self._renderer = renderer
         self._decoders = {slot: _Decoder(model, renderer, max_batch, max_context) for slot, model in models.items()}
         self.generated = 0  # tokens sampled since the start
@@ -69,8 +70,9 @@ class TransformersEngine:
             self.generated += decoder.decode()
 
     def drain(self) -> None:
-        """Serves exactly what waits now, in fixed-size batches of queue order: the lockstep mode."""
+        """Serves exactly what waits now, in fixed-size batches in the order of keys: the lockstep mode."""
         for decoder in self._decoders.values():
+            decoder.queue = deque(sorted(decoder.queue, key=lambda waiting: waiting[0].key))
             while decoder.queue:
                 decoder.admit()
                 while decoder.rows:
