@@ -6,6 +6,7 @@ unscored, with the reason. So is a request that fails: a made-up score would tra
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -26,7 +27,10 @@ SHOWN = 300  # characters of a reply that go into a reason
 
 
 class OpenAIJudge:
-    """`Judge`. `url` ends before /chat/completions. At most `concurrency` requests at once, each tried for `patience` seconds."""
+    """`Judge`. `url` ends before /chat/completions. At most `concurrency` requests at once, each tried for `patience` seconds.
+
+    A verdict takes at most `patience + timeout` seconds, waiting for a turn included: who asks over HTTP waits with a limit too.
+    """
 
     def __init__(
         self, url: str, model: str, api_key: str = "", *, concurrency: int = 16, timeout: float = 30.0, patience: float = 60.0,
@@ -38,6 +42,7 @@ class OpenAIJudge:
             concurrency=concurrency,
         )  # fmt: skip
         self._model, self._max_tokens, self._api_key = model, max_tokens, api_key
+        self._limit = patience + timeout
 
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
         template = _template(kind)
@@ -49,7 +54,10 @@ class OpenAIJudge:
             raise InputError(f"the judge prompt of {kind!r} needs more inputs: {error}") from None
         body = {"model": self._model, "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": self._max_tokens}
         try:
-            reply = await self._client.post("/chat/completions", body)
+            async with asyncio.timeout(self._limit):
+                reply = await self._client.post("/chat/completions", body)
+        except TimeoutError:
+            return Verdict(None, f"the judge model gave no verdict within {self._limit:g} s, waiting for its turn included")
         except RolecastError as error:
             return Verdict(None, self._without_key(str(error)))
         return self._read(kind, reply)
