@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rolecast.evaluation.metrics import summarize
+from rolecast.evaluation.metrics import shortfall, summarize
 from rolecast.evaluation.trace import trace
 from rolecast.methods.registry import make_method
 from rolecast.ports import Sampling
@@ -42,6 +42,7 @@ def _evaluate(run: Run, stage: str) -> None:
     questions = load_questions(run, "test")[: c.eval.n]
     bar = Progress(f"eval {stage}", len(questions))
     done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], Sampling(0.0), "eval", bar.update)
+    shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
     result = summarize(done, c.seed, c.eval.bootstrap)
     predictions = [
         {"id": t.question.id, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status, "searches": t.searches}

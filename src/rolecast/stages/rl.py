@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rolecast.config import ModelConfig
 from rolecast.errors import CollapseError, InputError, Interrupted
+from rolecast.evaluation.metrics import shortfall
 from rolecast.evaluation.trace import trace
 from rolecast.learner import checkpoint
 from rolecast.learner.adapters import is_adapter, merge_adapter
@@ -215,8 +216,10 @@ class Trainer:
         assert self.sampler is not None
         done = self.sampler.rollouts.collect([Episode(q, f"dev:{q.id}", 0) for q in self.dev], Sampling(0.0), "eval")
         self._keep_traces(step, done)
-        pairs = [(t.answer, t.question.gold.answers) for t in done]
+        short = shortfall(len(self.dev), done, f"step {step}, dev")
+        pairs = [(t.answer, t.question.gold.answers) for t in done if t.status != "error"]
         return {
+            **{f"dev/{name}": number for name, number in short.items()},
             "dev/em": float(np.mean([exact_match(*pair) for pair in pairs])),
             "dev/f1": float(np.mean([token_f1(*pair) for pair in pairs])),
             "dev/valid": valid_share(done),
