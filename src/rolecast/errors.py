@@ -27,6 +27,10 @@ class ArtifactError(RolecastError):
     """A committed artifact is missing, incomplete or does not match its manifest."""
 
 
+class EngineError(RolecastError):
+    """The engine failed: no episode can go on, so the batch ends. What else fails in an episode is that episode's alone."""
+
+
 class RatioGateError(RolecastError):
     """On the first on-policy minibatch the policy disagrees with the log-probs that it was sampled with."""
 

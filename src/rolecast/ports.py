@@ -26,7 +26,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """`key` orders the requests of a lockstep batch, whichever came first."""
+    """`key` names the turn that asks, stably: lockstep serves what waits in the order of keys, whatever came first."""
 
     ids: tuple[int, ...]
     slot: Slot
@@ -48,10 +48,11 @@ class Completion:
 
 
 class Engine(Protocol):
-    """Generates from token ids, between `__aenter__` and `__aexit__`. `version` names the weights that answer now.
+    """Generates from token ids. `version` names the weights that answer now.
 
-    `branches`: how many coroutines are live that may ask, kept by whoever starts and ends them. In lockstep an engine serves when
-    all of them wait for it; one that waits for something else, such as a retriever, still counts.
+    `branches`: how many branches are live (episodes, and what they gather). Who plays them counts; in lockstep the engine runs
+    exactly when as many requests wait. A branch that waits for a retriever or a judge counts, one that waits for its own
+    branches does not. An engine that fails raises `EngineError`.
     """
 
     version: str

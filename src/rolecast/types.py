@@ -121,13 +121,18 @@ class Observation:
 
 @dataclass(slots=True)
 class Thread:
-    """One append-only token context of one role: one training row."""
+    """One append-only token context of one role: one training row.
+
+    `id` is the path of what opened it: episode, branches, parent, role and `key`. `key` tells what it stands for among its like
+    ("n3", "t=2", "sample=0"); without a better name, its number.
+    """
 
     id: str
     role: str
     slot: Slot
     parent: str | None = None
     probe: bool = False
+    key: str = ""
     turns: list[Observation | Action] = field(default_factory=list)
 
     @property
@@ -160,7 +165,12 @@ class Reward:
 
 @dataclass(slots=True)
 class Trajectory:
-    """One episode: everything that every role saw and said, and what it earned."""
+    """One episode: everything that every role saw and said, and what it earned.
+
+    `threads` and `retrieved` are in the order of opening; of branches played at once, in the order of the branches. `states` stay
+    where the episode was played (`wire.coordinator`): `probe` and `score` read them, credit has named rewards only.
+    `status`: `format` is a fault of a role, `length` a context without room to speak, `error` a fault of something else (`fault`).
+    """
 
     id: str
     question: Question
@@ -173,6 +183,7 @@ class Trajectory:
     states: dict[str, Any] = field(default_factory=dict)  # action id -> the state that it was taken in
     answer: str | None = None
     status: Status = "ok"
+    fault: str = ""  # what failed, where `status` is "error"
     searches: int = 0
     retrieved: list[str] = field(default_factory=list)
     rewards: list[Reward] = field(default_factory=list)
@@ -180,6 +191,11 @@ class Trajectory:
     @property
     def actions(self) -> list[Action]:
         return [action for thread in self.threads for action in thread.actions]
+
+    @property
+    def counts(self) -> bool:
+        """Whether what it earned says something of the roles: no role is to blame for a full context or a failed tool."""
+        return self.status in ("ok", "format")
 
     def threads_of(self, role: str, probe: bool = False) -> list[Thread]:
         return [thread for thread in self.threads if thread.role == role and thread.probe == probe]

@@ -112,9 +112,15 @@ def test_unscored_is_null_on_the_wire(url: str) -> None:
     assert reply.json() == {"score": None, "reason": "the lexical judge has no rule for 'mask.update'"}
 
 
-def test_a_judge_that_is_not_there_is_an_error_and_no_verdict() -> None:
-    with pytest.raises(RolecastError, match="ROLECAST_JUDGE_URL"):
-        asyncio.run(HttpJudge("http://127.0.0.1:9", patience=0.0).judge("answer", {}))
+def test_a_judge_that_is_not_there_leaves_unscored() -> None:
+    found = asyncio.run(HttpJudge("http://127.0.0.1:9", patience=0.0).judge("answer", {}))
+    assert found.score is None
+    assert "ROLECAST_JUDGE_URL" in found.reason
+
+
+def test_another_service_at_the_address_is_an_error(url: str) -> None:
+    with pytest.raises(RolecastError, match="refused POST /v1/judge: 404"):
+        asyncio.run(HttpJudge(f"{url}/elsewhere").judge("answer", {}))
 
 
 def test_verdicts_are_counted_by_known_kinds() -> None:

@@ -27,6 +27,7 @@ def trace(trajectory: Trajectory) -> dict[str, Any]:
         "golds": list(q.gold.answers),
         "answer": t.answer,
         "status": t.status,
+        "fault": t.fault,
         "searches": t.searches,
         "retrieved": list(t.retrieved),
         "gold_passages": list(q.gold.passages),
@@ -36,7 +37,13 @@ def trace(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _thread(thread: Thread, rewards: dict[str, list[Reward]]) -> dict[str, Any]:
-    return {"id": thread.id, "role": thread.role, "probe": thread.probe, "turns": [_turn(turn, rewards) for turn in thread.turns]}
+    return {
+        "id": thread.id,
+        "role": thread.role,
+        "key": thread.key,
+        "probe": thread.probe,
+        "turns": [_turn(turn, rewards) for turn in thread.turns],
+    }
 
 
 def _turn(turn: Observation | Action, rewards: dict[str, list[Reward]]) -> dict[str, Any]:

@@ -9,21 +9,25 @@ from pydantic import ValidationError
 
 from rolecast.errors import RolecastError
 from rolecast.ports import Verdict
-from rolecast.service.client import JsonClient
+from rolecast.service.client import JsonClient, NoAnswer
 from rolecast.wire.judge import JudgeReply, judge_request
 
 
 class HttpJudge:
-    """A judge that cannot be reached is an error, not an unscored action: the step is done again when it is back.
+    """A judge that is away, too slow or broken leaves what it was asked about unscored, with the reason.
 
-    `timeout` is longer than the judge's own patience with a model behind it.
+    `timeout` is longer than the judge's own patience with a model behind it. At most `concurrency` requests are under way, as many
+    as the judge asks its model: the others wait here, where no time runs.
     """
 
-    def __init__(self, url: str, *, timeout: float = 120.0, patience: float = 240.0) -> None:
-        self._client = JsonClient("judge", url, timeout=timeout, patience=patience, concurrency=64)
+    def __init__(self, url: str, *, timeout: float = 120.0, patience: float = 240.0, concurrency: int = 16) -> None:
+        self._client = JsonClient("judge", url, timeout=timeout, patience=patience, concurrency=concurrency)
 
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
-        data = await self._client.post("/v1/judge", judge_request(kind, inputs))
+        try:
+            data = await self._client.post("/v1/judge", judge_request(kind, inputs))
+        except NoAnswer as error:
+            return Verdict(None, str(error))
         try:
             return JudgeReply.model_validate(data).to_verdict()
         except ValidationError:

@@ -6,6 +6,7 @@ So is a request that fails: a made-up score would train.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from functools import cache
@@ -21,7 +22,10 @@ from rolecast.service.client import JsonClient
 
 
 class OpenAIJudge:
-    """`Judge`. `url` ends before /chat/completions. At most `concurrency` requests at once, each tried for `patience` seconds."""
+    """`Judge`. `url` ends before /chat/completions. At most `concurrency` requests at once, each tried for `patience` seconds.
+
+    A verdict takes at most `patience + timeout` seconds, waiting for a turn included: who asks over HTTP waits with a limit too.
+    """
 
     def __init__(
         self, url: str, model: str, api_key: str = "", *, concurrency: int = 16, timeout: float = 30.0, patience: float = 60.0,
@@ -33,6 +37,7 @@ class OpenAIJudge:
             concurrency=concurrency,
         )  # fmt: skip
         self._model, self._max_tokens, self._api_key = model, max_tokens, api_key
+        self._limit = patience + timeout
 
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
         asked = judge_kind(kind)
@@ -44,7 +49,10 @@ class OpenAIJudge:
             raise InputError(f"the judge prompt of {kind!r} needs more inputs: {error}") from None
         body = {"model": self._model, "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": self._max_tokens}
         try:
-            reply = await self._client.post("/chat/completions", body)
+            async with asyncio.timeout(self._limit):
+                reply = await self._client.post("/chat/completions", body)
+        except TimeoutError:
+            return Verdict(None, f"the judge model gave no verdict within {self._limit:g} s, waiting for its turn included")
         except RolecastError as error:
             return Verdict(None, self._without_key(str(error)))
         return self._read(asked, reply)

@@ -6,14 +6,16 @@ template is given the fields that its role `sees` and nothing else, so a role ca
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from jinja2 import Environment, StrictUndefined, Template
 from pydantic import BaseModel, ConfigDict
@@ -23,7 +25,7 @@ from rolecast.judge.kinds import JudgeKind, Rule
 from rolecast.ports import Judge
 from rolecast.rollout.env import Env
 from rolecast.teachers.base import Teacher, TeacherErrors
-from rolecast.types import Action, Example, ImitationTerm, Message, Objective, Question, Reward, Role, Slot, Stage, Trajectory, Unit
+from rolecast.types import Action, Example, ImitationTerm, Message, Objective, Question, Reward, Role, Slot, Stage, Thread, Trajectory, Unit
 
 T = TypeVar("T")
 PromptStyle = Literal["instruct", "compact"]
@@ -93,6 +95,12 @@ class Method(ABC):
             raise InputError(f"method {cls.name} has no preset {name!r}; it has {', '.join(cls.presets)}")
         return files(cls.package).joinpath("presets", f"{name or cls.presets[0]}.yaml")
 
+    def in_stage(self, stage: Stage) -> Self:
+        """The method with the slots that its roles speak with in this stage."""
+        cast = copy.copy(self)
+        cast.roles = {name: replace(role, slot=stage.slots.get(name, role.slot)) for name, role in self.roles.items()}
+        return cast
+
     def messages(self, role: Role, state: Any) -> list[Message]:
         """The prompt of `role` in `state`, from the fields that the role sees."""
         fields = {name: getattr(state, name) for name in role.sees}
@@ -100,10 +108,11 @@ class Method(ABC):
         # The newline that ends the last line is the template's; whatever else there is may be a text's own.
         return [{"role": speaker, "content": template.render(fields).removesuffix("\n")} for speaker, template in sections]
 
-    async def turn(self, env: Env, role: Role, state: Any, parse: Callable[[str], T | None]) -> tuple[Action, T | None]:
-        """One turn in a context of its own, rendered from `state`."""
-        env.snapshot(state)
-        return await env.open(role, self.messages(role, state)).act(parse)
+    async def turn(
+        self, env: Env, role: Role, state: Any, parse: Callable[[str], T | None], *, key: str = "", parent: Thread | None = None
+    ) -> tuple[Action, T | None]:
+        """One turn in a context of its own, rendered from `state`; `key` and `parent` name it as in `Env.open`."""
+        return await env.open(role, self.messages(role, state), state=state, key=key, parent=parent).act(parse)
 
     @property
     def tags(self) -> frozenset[str]:
@@ -121,7 +130,7 @@ class Method(ABC):
         """Plays one episode and returns the answer. Raises `EpisodeEnd` on a fault that ends it."""
 
     async def probe(self, trajectory: Trajectory, env: Env) -> None:
-        """Extra samples on recorded states, in training only. May not change what `rollout` did."""
+        """Extra samples on recorded states, in training only, in an env for probes. May not change what `rollout` did."""
 
     async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
         """Named rewards of one finished episode."""

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from rolecast.coordinator.client import HttpCoordinator
 from rolecast.coordinator.leases import Refused
-from rolecast.errors import InputError, RolecastError
+from rolecast.errors import EngineError, InputError, RolecastError
 from rolecast.judge.client import HttpJudge
 from rolecast.retriever.client import HttpRetriever
 from rolecast.rollout.remote import RemoteTeam
@@ -74,13 +74,14 @@ class _Loop:
             try:
                 worker = self._join(coordinator, name, work)
                 while worker is not None and not self._stopping():
-                    played = worker.work()
-                    self.groups.inc(played)
-                    if not played:
+                    if not worker.work():
                         self.over.wait(NAP)
             except (Refused, InputError) as error:  # another run or attempt, or a mismatch: ask anew what the run is
                 log.error("%s", error)
                 self.over.wait(5 * NAP)
+            except EngineError as error:  # nothing here mends it: the service says that it is broken, and is started again
+                self.service.failure = error
+                raise
             except RolecastError as error:  # the coordinator is away: its learner may be between two jobs
                 log.info("%s", error)
                 self.over.wait(NAP)
@@ -97,7 +98,7 @@ class _Loop:
         team = RemoteTeam.of(info, HttpRetriever(self.settings.retriever_url), HttpJudge(self.settings.judge_url), work)
         team.load(info.version)
         log.info("worker %s serves run %s, attempt %d", name, info.run, info.attempt)
-        return Worker(name, coordinator, team, self.settings.capacity)
+        return Worker(name, coordinator, team, self.settings.capacity, stopping=self._stopping, submitted=self.groups.inc)
 
     def _stopping(self) -> bool:
         return self.over.is_set() or self.service.status == "draining"

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
+from rolecast.coordinator.leases import Group
+from rolecast.errors import EngineError, RolecastError
 from rolecast.methods.base import Method
 from rolecast.ports import Engine, Judge, Retriever, Sampling
 from rolecast.rollout.env import Env, EpisodeEnd, Phase
 from rolecast.rollout.render import Renderer
-from rolecast.rollout.scheduler import play
+from rolecast.rollout.scheduler import Lanes
 from rolecast.types import Question, Trajectory
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Tell = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,12 @@ class Episode:
 
 @dataclass(slots=True)
 class Collector:
+    """At most `in_flight` episodes are live at once, whatever group they are of.
+
+    An episode in which something fails (a tool, the judge, a probe) has status "error" and costs nobody else anything; an engine
+    that fails ends everything with an `EngineError`.
+    """
+
     method: Method
     engine: Engine
     retriever: Retriever
@@ -35,36 +49,74 @@ class Collector:
     in_flight: int
     # One loop for all calls: clients of remote services keep their connections in it.
     _loop: asyncio.Runner = field(default_factory=asyncio.Runner)
+    _lanes: Lanes | None = None
 
     def collect(
         self, episodes: Sequence[Episode], sampling: Sampling, phase: Phase, progress: Callable[[int], None] = lambda done: None
     ) -> list[Trajectory]:
         """Finished, scored trajectories in the order of `episodes`."""
-        jobs = [self._job(episode, sampling, phase) for episode in episodes]
-        return self._loop.run(play(jobs, self.engine, self.in_flight, progress))
+        done = 0
 
-    def _job(self, episode: Episode, sampling: Sampling, phase: Phase) -> Callable[[], Awaitable[Trajectory]]:
+        def ended() -> None:
+            nonlocal done
+            done += 1
+            progress(done)
+
+        return self.run(self._play(episodes, sampling, phase, ended))
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Runs `main`, in which groups are played, in the collector's loop and with its engine going."""
+        return self._loop.run(self._driven(main))
+
+    async def play_group(self, group: Group, ended: Tell = lambda: None) -> list[Trajectory]:
+        """A group's trajectories, finished and scored, in the order of its members. Only inside `run`; `ended` after each of them."""
+        episodes = [Episode(group.question, group.id, member) for member in group.members]
+        return await self._play(episodes, group.sampling, group.phase, ended)
+
+    async def _driven(self, main: Coroutine[Any, Any, T]) -> T:
+        self._lanes = Lanes(self.engine, self.in_flight)
+        async with self.engine:
+            return await main
+
+    async def _play(self, episodes: Sequence[Episode], sampling: Sampling, phase: Phase, ended: Tell) -> list[Trajectory]:
+        assert self._lanes is not None, "play inside run"
+        return await self._lanes.all([self._job(episode, sampling, phase, ended) for episode in episodes])
+
+    def _job(self, episode: Episode, sampling: Sampling, phase: Phase, ended: Tell) -> Callable[[], Awaitable[Trajectory]]:
         async def run() -> Trajectory:
             trajectory = Trajectory(
                 f"{episode.group}.{episode.member}", episode.question, episode.group, episode.member, self.method.name, self.seed
             )
             env = Env(self.engine, self.retriever, self.renderer, trajectory, sampling, self.max_context, phase)
-            return await play_episode(self.method, env, self.judge)
+            try:
+                await play_episode(self.method, env, self.judge)
+            except EngineError:
+                raise
+            except Exception as error:
+                _spoil(trajectory, error)
+            ended()
+            return trajectory
 
         return run
 
 
 async def play_episode(method: Method, env: Env, judge: Judge | None) -> Trajectory:
-    """One episode from question to rewards. Without a judge (serving) nothing is scored."""
+    """One episode from question to rewards. Without a judge (serving) nothing is scored. What fails in it is raised."""
     trajectory = env.trajectory
     try:
         trajectory.answer = await method.rollout(trajectory.question, env)
     except EpisodeEnd as end:
         trajectory.status = end.status
     if env.phase == "train":
-        env.probing = True
-        await method.probe(trajectory, env)
-        env.probing = False
+        await method.probe(trajectory, env.probe())
     if judge is not None:
         trajectory.rewards = await method.score(trajectory, judge)
     return trajectory
+
+
+def _spoil(trajectory: Trajectory, error: Exception) -> None:
+    """What failed is told with the episode. An answer that was given before stays: it is right or wrong all the same."""
+    trajectory.status, trajectory.rewards = "error", []
+    trajectory.fault = f"{type(error).__name__}: {error}"
+    # A named fault says what to do; of anything else the place in the code must be known.
+    log.warning("episode %s failed: %s", trajectory.id, trajectory.fault, exc_info=None if isinstance(error, RolecastError) else error)

@@ -2,35 +2,60 @@
 
 The same `Env` serves training, evaluation and serving. `act` awaits the engine, so thousands of episodes can be in
 flight while the scheduler batches their turns.
+
+Nothing here depends on what came first: a thread is named by the path of what opened it, its draws by its name, and branches
+that are played at once keep their records apart until they are put together in the branches' order.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from rolecast.errors import EngineError
 from rolecast.ports import Completion, Engine, GenerateRequest, Retriever, Sampling
 from rolecast.rollout.render import Renderer
+from rolecast.rollout.scheduler import together
 from rolecast.seeding import seed_of
 from rolecast.tags import trim
 from rolecast.types import Action, Message, Observation, Passage, Role, Status, Thread, Trajectory
 
 T = TypeVar("T")
 Phase = str  # "train", "eval" or "serve": only what METHODS names may depend on it
+Branch = Callable[["Env"], Coroutine[Any, Any, T]]  # several turns of one episode, in an env of their own
 
 
 class EpisodeEnd(Exception):
     """Ends an episode before its answer."""
 
-    def __init__(self, status: Status) -> None:
-        super().__init__(status)
+    def __init__(self, status: Status, reason: str = "") -> None:
+        super().__init__(reason or status)
         self.status = status
+
+
+class Overflow(EpisodeEnd):
+    """A context has no room for a reply, or cut it short. A method may catch it and let the episode go on without the role."""
+
+    def __init__(self, thread: Thread, room: int, limit: int) -> None:
+        left = "has no room for a reply" if room < 1 else f"cut a reply after {room} tokens"
+        super().__init__("length", f"thread {thread.id}: the context of {limit} tokens {left}")
+
+
+@dataclass(slots=True)
+class _Names:
+    """The names that an episode has given to threads."""
+
+    taken: set[str] = field(default_factory=set)
+    opened: Counter[str] = field(default_factory=Counter)  # threads by the path of their role
 
 
 @dataclass(slots=True)
 class Env:
+    """An episode's, a branch's or a probe's. `path`: the branch's, from the episode down; a probe's threads are marked."""
+
     engine: Engine
     retriever: Retriever
     renderer: Renderer
@@ -38,70 +63,170 @@ class Env:
     sampling: Sampling = field(default_factory=Sampling)
     max_context: int = 4096
     phase: Phase = "train"
+    path: tuple[str, ...] = ()
     probing: bool = False
-    _state: Any = None
-    _acts: int = 0
+    _threads: list[Thread] | None = None  # where this env records; the episode's own in the trajectory
+    _retrieved: list[str] | None = None
+    _names: _Names = field(default_factory=_Names)
+    _gathering: bool = False
 
-    def open(self, role: Role, messages: Sequence[Message], parent: str | None = None) -> LiveThread:
-        """A new thread that starts with `messages`."""
+    def open(
+        self, role: Role, messages: Sequence[Message], *, state: Any = None, key: str = "", parent: Thread | None = None,
+        sampling: Sampling | None = None,
+    ) -> LiveThread:  # fmt: skip
+        """A new thread that starts with `messages`. `key` tells it from others of the role under the same parent: by default their number.
+
+        `state`: what its actions are taken in. ValueError if there is a thread of that name.
+        """
+        self._check_free()
+        place = "/".join((parent.id if parent else self.trajectory.id, *self.path, role.name))
+        key = key or str(self._names.opened[place])
+        self._names.opened[place] += 1
+        id = f"{place}.{key}"
+        if id in self._names.taken:
+            raise ValueError(f"there is a thread {id} already; give each thread of role {role.name} a key of its own")
+        self._names.taken.add(id)
         ids, text = self.renderer.prompt(messages)
-        thread = Thread(f"{self.trajectory.id}#{len(self.trajectory.threads)}", role.name, role.slot, parent, self.probing)
+        thread = Thread(id, role.name, role.slot, parent.id if parent else None, self.probing, key)
         thread.turns.append(Observation(ids, text, tuple(sorted(role.sees))))
-        self.trajectory.threads.append(thread)
-        return LiveThread(self, role, thread)
+        (self.trajectory.threads if self._threads is None else self._threads).append(thread)
+        return LiveThread(self, role, thread, state, sampling or self.sampling)
 
-    def snapshot(self, state: Any) -> None:
-        """Keeps a copy of the state that the next action is taken in; `score` and `probe` read it by the action's id."""
-        self._state = copy.deepcopy(state)
+    async def gather(self, branches: Mapping[str, Branch[T]]) -> list[T]:
+        """Plays several branches of the episode at once; results in their order.
+
+        Each gets an env of its own, named by its key, and must open and search in that one. When all are done, the first exception
+        in their order is raised: what is recorded does not depend on which branch was faster.
+        """
+        self._check_free()
+        parts = [replace(self, path=(*self.path, key), _threads=[], _retrieved=[]) for key in branches]
+        self._gathering = True
+        try:
+            ends = await self._together([play(part) for play, part in zip(branches.values(), parts, strict=True)])
+        finally:
+            self._gathering = False
+            for part in parts:
+                self._record(part)
+        return [_result(end) for end in ends]
+
+    def probe(self, sampling: Sampling | None = None) -> Env:
+        """For extra samples: its threads are marked, drawn from seeds of their own, and its searches are not the episode's."""
+        path = self.path if self.probing else (*self.path, "probe")
+        retrieved = self._retrieved if self.probing else []
+        return replace(self, sampling=sampling or self.sampling, path=path, probing=True, _retrieved=retrieved)
 
     async def search(self, query: str, k: int) -> list[Passage]:
-        [found] = await self.retriever.search([query], k)
-        passages = [replace(p, title=self.renderer.quoted(p.title), text=self.renderer.quoted(p.text)) for p in found]
-        self.trajectory.searches += 1
-        self.trajectory.retrieved += [passage.id for passage in passages]
+        """The passages of one query, best first."""
+        [passages] = await self.search_all([query], k)
         return passages
+
+    async def search_all(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """The passages of each query, in one call."""
+        self._check_free()
+        found = await self.retriever.search(queries, k) if queries else []
+        self._note([passage.id for passages in found for passage in passages])
+        if not self.probing:
+            self.trajectory.searches += len(queries)
+        return [[self._quoted(passage) for passage in passages] for passages in found]
+
+    async def fetch(self, ids: Sequence[str]) -> list[Passage]:
+        """The passages with these ids, whole. Not counted as a search."""
+        self._check_free()
+        found = await self.retriever.fetch(ids) if ids else []
+        self._note([passage.id for passage in found])
+        return [self._quoted(passage) for passage in found]
+
+    def _quoted(self, passage: Passage) -> Passage:
+        """As it may stand in a prompt: what would be control is broken up."""
+        return replace(passage, title=self.renderer.quoted(passage.title), text=self.renderer.quoted(passage.text))
 
     def tokens(self, text: str) -> int:
         """How many tokens `text` takes in a prompt or an observation."""
         return len(self.renderer.encode(self.renderer.plain(text)))
 
-    async def complete(self, role: Role, ids: tuple[int, ...]) -> Completion:
-        room = self.max_context - len(ids)
-        if room < 1:
-            raise EpisodeEnd("length")
-        t = self.trajectory
-        # A probe's stream is its own, so that switching probes on leaves every other action as it was.
-        seed = seed_of(t.seed, t.group, t.member, "probe" if self.probing else "act", self._acts)
-        request = GenerateRequest(ids, role.slot, min(role.max_tokens, room), role.stop, self.sampling, seed)
-        return await self.engine.generate(request)
-
-    def record(self, completion: Completion, valid: bool, thread: Thread) -> Action:
-        kind = "p" if self.probing else "a"
-        action = Action(
-            f"{self.trajectory.id}/{kind}{self._acts}", completion.ids, completion.logprobs, self.engine.version,
-            completion.text, completion.finish, valid,
+    async def complete(self, live: LiveThread) -> Completion:
+        """The next turn of a thread. `Overflow` if there is no room for one, `EngineError` if the engine fails."""
+        t, turn, role = self.trajectory, live.turn, live.role
+        if live.room < 1:
+            raise Overflow(live.thread, live.room, self.max_context)
+        request = GenerateRequest(
+            live.thread.ids, role.slot, min(role.max_tokens, live.room), role.stop, live.sampling,
+            seed_of(t.seed, t.group, t.member, live.thread.id, turn), f"{live.thread.id}#{turn}",
         )  # fmt: skip
-        self._acts += 1
-        thread.turns.append(action)
-        self.trajectory.states[action.id] = self._state
-        return action
+        try:
+            return await self.engine.generate(request)
+        except EngineError:
+            raise
+        except Exception as error:
+            raise EngineError(f"the engine did not answer {request.key}: {type(error).__name__}: {error}") from error
+
+    async def _together(self, branches: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
+        return await together(branches, self.engine)
+
+    def _record(self, part: Env) -> None:
+        (self.trajectory.threads if self._threads is None else self._threads).extend(part._threads or ())
+        self._note(part._retrieved or ())
+
+    def _note(self, passages: Sequence[str]) -> None:
+        (self.trajectory.retrieved if self._retrieved is None else self._retrieved).extend(passages)
+
+    def _check_free(self) -> None:
+        """While branches are played, what this env did would stand in the record where chance puts it."""
+        if self._gathering:
+            where = "/".join((self.trajectory.id, *self.path))
+            raise RuntimeError(f"the env of {where} waits for its branches; act in the env that each branch is given")
 
 
 @dataclass(slots=True)
 class LiveThread:
-    """A thread that can still grow."""
+    """A thread that can still grow. `state` may be changed or replaced between turns: each action keeps a copy."""
 
     env: Env
     role: Role
     thread: Thread
+    state: Any
+    sampling: Sampling
+
+    @property
+    def turn(self) -> int:
+        """The number of the coming turn."""
+        return len(self.thread.actions)
+
+    @property
+    def room(self) -> int:
+        """How many tokens more the context takes."""
+        return self.env.max_context - len(self.thread.ids)
 
     async def act(self, parse: Callable[[str], T | None]) -> tuple[Action, T | None]:
-        """Samples one turn. The second value is what `parse` made of its text: None marks the action invalid."""
-        completion = await self.env.complete(self.role, self.thread.ids)
-        opening = self.env.renderer.opening if len(self.thread.turns) == 1 else ""
+        """Samples one turn. The second value is what `parse` made of its text: None marks the action invalid.
+
+        `Overflow` where there is no room for a reply, and for one that was cut because there was less room than the role may
+        speak; that one is recorded.
+        """
+        room, state = self.room, copy.deepcopy(self.state)
+        completion = await self.env.complete(self)
+        opening = self.env.renderer.opening if self.turn == 0 else ""
         parsed = parse(opening + trim(completion.text, self.role.stop))
-        return self.env.record(completion, parsed is not None, self.thread), parsed
+        action = self._record(completion, parsed is not None, state)
+        if completion.finish == "length" and room < self.role.max_tokens and len(completion.ids) >= room:
+            raise Overflow(self.thread, room, self.env.max_context)
+        return action, parsed
 
     def observe(self, text: str, sources: Sequence[str] = ()) -> None:
         plain = self.env.renderer.plain(text)
         self.thread.turns.append(Observation(self.env.renderer.encode(plain), plain, tuple(sources)))
+
+    def _record(self, completion: Completion, valid: bool, state: Any) -> Action:
+        action = Action(
+            f"{self.thread.id}#{self.turn}", completion.ids, completion.logprobs, self.env.engine.version, completion.text,
+            completion.finish, valid,
+        )  # fmt: skip
+        self.thread.turns.append(action)
+        self.env.trajectory.states[action.id] = state
+        return action
+
+
+def _result(end: T | BaseException) -> T:
+    if isinstance(end, BaseException):
+        raise end
+    return end

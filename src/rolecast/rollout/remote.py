@@ -50,8 +50,8 @@ class RemoteTeam:
     @classmethod
     def of(cls, info: RunInfo, retriever: Retriever, judge: Judge, work: Path) -> RemoteTeam:
         config = read_json_config(info.config, "the coordinator's config")
-        method = make_method(config.method)
-        return cls(config, find(method.schedule(), info.stage), method, open_store(info.store, os.environ), retriever, judge, work)
+        stage = find(config.schedule, info.stage)
+        return cls(config, stage, make_method(config.method).in_stage(stage), open_store(info.store, os.environ), retriever, judge, work)
 
     @property
     def collector(self) -> Collector:
@@ -90,7 +90,7 @@ class RemoteTeam:
 
     @property
     def _spoken(self) -> frozenset[Slot]:
-        return frozenset(self.stage.slots.get(name, role.slot) for name, role in self.method.roles.items())
+        return frozenset(role.slot for role in self.method.roles.values())
 
     def _assemble(self, folder: Path) -> Team:
         """Over the base that the version names. Whole models that leave no role to the base need none."""

@@ -55,7 +55,7 @@ class Rollouts:
     ) -> list[Trajectory]:
         """Finished, scored trajectories in the order of `episodes`; those of abandoned groups are missing, with a warning.
 
-        `episodes` come group by group. Raises RolecastError if every group was abandoned.
+        `episodes` come group by group. Raises RolecastError if every group was abandoned, or every episode failed.
         """
         groups = [
             Group(id, members[0].question, tuple(episode.member for episode in members), phase, sampling)
@@ -77,7 +77,16 @@ class Rollouts:
             log.warning("%d of %d groups were abandoned; the last: %s", len(lost), len(groups), next(reversed(lost.values())))
         if not done:
             raise RolecastError(f"every group was abandoned, the last one since {next(reversed(lost.values()))}")
-        return [trajectory for group in groups for trajectory in done.get(group.id, ())]
+        return _sound([trajectory for group in groups for trajectory in done.get(group.id, ())])
+
+
+def _sound(done: list[Trajectory]) -> list[Trajectory]:
+    faults = [t.fault for t in done if t.status == "error"]
+    if faults and len(faults) == len(done):
+        raise RolecastError(f"every episode failed, the last one of {faults[-1]}")
+    if faults:
+        log.warning("%d of %d episodes failed; the last of %s", len(faults), len(done), faults[-1])
+    return done
 
 
 @dataclass(slots=True)
@@ -94,5 +103,5 @@ class LocalTeam:
 def local_rollouts(collector: Collector, run: str, handshake: Handshake) -> Rollouts:
     """Coordinator and worker in this process. A worker that fails here fails the run, so a group is leased once."""
     coordinator = Coordinator(run, 0, handshake, lease_seconds=float("inf"), tries=1)
-    worker = Worker("local", coordinator, LocalTeam(collector, handshake), capacity=10**9, beat=False)
+    worker = Worker("local", coordinator, LocalTeam(collector, handshake), capacity=10**9, remote=False)
     return Rollouts(collector.method, coordinator, worker.work)

@@ -1,42 +1,104 @@
-"""Plays many episodes at once, so that their turns meet in the engine's batches."""
+"""Plays many episodes at once, so that their turns meet in one batch.
+
+Continuous: a waiting turn enters as soon as a row is free. Lockstep: the engine runs only when every live branch waits for
+it, and serves them in one fixed order, so that the same run takes the same batches, bit for bit. For that, branches are
+counted here, on the engine: never too few while anything may still ask it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Protocol, TypeVar
 
 from rolecast.ports import Engine
 
 T = TypeVar("T")
 
 
-async def play(
-    episodes: Sequence[Callable[[], Awaitable[T]]], engine: Engine, in_flight: int, progress: Callable[[int], None] = lambda done: None
-) -> list[T]:
-    """Results in the order of `episodes`; at most `in_flight` are live at once. An exception of any episode is raised."""
-    results: dict[int, T] = {}
-    coming = iter(enumerate(episodes))
+class Counted(Protocol):
+    """The part of an engine that tells it how many branches may ask it."""
 
-    async def player() -> None:
-        # The next episode takes the place of the one that ended before anything else runs: which episodes are live when
-        # the engine serves does not depend on when a retriever answered.
-        for number, episode in coming:
-            results[number] = await episode()
-            progress(len(results))
+    branches: int
 
-    def leave(_: asyncio.Task[None]) -> None:
-        engine.branches -= 1
 
-    async with engine:
-        tasks = [asyncio.create_task(player()) for _ in range(min(in_flight, len(episodes)))]
-        engine.branches += len(tasks)
-        for task in tasks:
-            task.add_done_callback(leave)
+class Lanes:
+    """At most `in_flight` episodes are live at once; the others wait in the order in which they were started."""
+
+    def __init__(self, engine: Counted, in_flight: int) -> None:
+        self._engine = engine
+        self._free = in_flight
+        self._queue: deque[asyncio.Future[None]] = deque()
+
+    def start(self, episode: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
+        """The episode's task. If there is room it counts from now on, before it has run."""
+        turn = asyncio.get_running_loop().create_future()
+        if self._free:
+            self._free -= 1
+            self._engine.branches += 1
+            turn.set_result(None)
+        else:
+            self._queue.append(turn)
+        task = asyncio.ensure_future(self._run(turn, episode))
+        task.add_done_callback(lambda _: self._end(turn))  # not in the coroutine: a task that is cancelled early never runs it
+        return task
+
+    async def all(self, episodes: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
+        """Results in the order of `episodes`. The first exception is raised and ends the others."""
+        tasks = [self.start(episode) for episode in episodes]
         try:
-            await asyncio.gather(*tasks)
+            return await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-    return [results[number] for number in range(len(episodes))]
+            await ended(tasks)
+
+    async def _run(self, turn: asyncio.Future[None], episode: Callable[[], Awaitable[T]]) -> T:
+        await turn
+        return await episode()
+
+    def _end(self, turn: asyncio.Future[None]) -> None:
+        """Gives the episode's lane to the next: the count stays as it is, or lockstep would run without the one that enters."""
+        if turn.cancel() or turn.cancelled():
+            return  # it never had a lane
+        while self._queue:
+            following = self._queue.popleft()
+            if not following.done():
+                following.set_result(None)
+                return
+        self._free += 1
+        self._engine.branches -= 1
+
+
+async def together(branches: Sequence[Coroutine[object, object, T]], engine: Counted) -> list[T | BaseException]:
+    """Results or exceptions of the branches of one episode, in order, when all are done. The caller counts as one branch.
+
+    All are played to their end, also when one of them fails: what the others did may not depend on when that was.
+    """
+    if not branches:
+        return []
+    left = len(branches)
+    engine.branches += left - 1
+
+    def end(_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left:  # the last one's place is the caller's again
+            engine.branches -= 1
+
+    tasks = [asyncio.ensure_future(branch) for branch in branches]
+    for task in tasks:
+        task.add_done_callback(end)
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def ended(tasks: Sequence[asyncio.Task[T]]) -> None:
+    """Cancels what still runs, and waits until it is over."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def play(episodes: Sequence[Callable[[], Awaitable[T]]], engine: Engine, in_flight: int) -> list[T]:
+    """Results in the order of `episodes`; at most `in_flight` are live at once. An exception of any episode is raised."""
+    async with engine:
+        return await Lanes(engine, in_flight).all(episodes)

@@ -1,23 +1,29 @@
-"""A rollout worker: leases groups, loads the version that they name, plays and scores them, and submits them.
+"""A rollout worker: leases groups, loads the version that they name, plays and scores them, and submits each when it is done.
 
 The loop is the same in the learner's process and behind HTTP; only `Coordinator` and `Team` differ.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import ParamSpec, Protocol, TypeVar
 
 from rolecast.coordinator.leases import Handshake, Lease, Refused, TeamVersion
 from rolecast.errors import RolecastError
-from rolecast.rollout.collect import Collector, Episode
+from rolecast.rollout.collect import Collector, Tell
+from rolecast.rollout.scheduler import ended
 from rolecast.types import Trajectory
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+P = ParamSpec("P")
+NAP = 1.0  # seconds after which a remote coordinator is asked again, for more groups or to take what it did not
 
 
 class Leases(Protocol):
@@ -46,56 +52,139 @@ class Team(Protocol):
 
 @dataclass(slots=True)
 class Worker:
+    """`remote`: the coordinator is elsewhere. It is called from threads, so that episodes go on meanwhile, and gets heartbeats.
+
+    A coordinator in this process is called from the episodes' own loop, so that a run in lockstep repeats.
+    """
+
     name: str
     coordinator: Leases
     team: Team
     capacity: int  # groups in flight
-    beat: bool = True  # heartbeats from a thread; a worker in the coordinator's own process needs none
+    remote: bool = True
+    stopping: Callable[[], bool] = lambda: False  # then it ends what it has, and leases no more
+    submitted: Callable[[], None] = lambda: None  # after each group
+    _held: dict[str, Lease] = field(default_factory=dict)  # by id, neither submitted nor given back
+    _next: list[Lease] = field(default_factory=list)  # of a version that is loaded when nothing older is in flight
 
     def work(self, progress: Callable[[int], None] = lambda done: None) -> int:
-        """Leases once, plays what it got and submits it; how many groups were leased."""
-        leases = self.coordinator.lease(self.name, self.team.handshake, self.capacity)
-        if not leases:
+        """Plays groups and submits each when it is done, until there are none to lease; how many it played.
+
+        `progress` is told the number of episodes after each. An engine that fails is an `EngineError`; a coordinator that is away
+        is raised when nothing is in flight. What is held then is given back.
+        """
+        numbers, count = itertools.count(1), 0
+        self._next = self._lease(self.capacity)
+        if not self._next:
             return 0
         try:
-            self.team.load(leases[0].version)
+            with self._heartbeats(self._next[0].seconds / 3):
+                while self._next and not self.stopping():
+                    leases, self._next = self._next, []
+                    if not self._load(leases):
+                        break
+                    count += self.team.collector.run(self._play(leases, lambda: progress(next(numbers))))
+        except Exception as error:
+            self._give_back(list(self._held.values()), str(error))
+            raise
+        else:
+            self._give_back(list(self._held.values()), "the worker was told to end")
+        finally:
+            self._held.clear()
+            self._next = []
+        return count
+
+    def _load(self, leases: Sequence[Lease]) -> bool:
+        version = leases[0].version  # leases of one call name one version
+        try:
+            self.team.load(version)
         except RolecastError as error:
             log.error("%s", error)
-            for lease in leases:
-                self.coordinator.fail(lease.id, str(error), leases[0].version.name)
-            return 0
-        with self._heartbeats(leases):
-            done = self._play(leases, progress)
-        for lease, trajectories in zip(leases, done, strict=True):
-            self._submit(lease, trajectories)
-        return len(leases)
+            self._give_back(leases, str(error), version.name)
+            return False
+        return True
 
-    def _play(self, leases: Sequence[Lease], progress: Callable[[int], None]) -> list[list[Trajectory]]:
-        """The episodes of all leases at once, so that their turns share batches. Leases of one call have one phase."""
-        groups = [lease.group for lease in leases]
-        episodes = [Episode(group.question, group.id, member) for group in groups for member in group.members]
-        played = self.team.collector.collect(episodes, groups[0].sampling, groups[0].phase, progress)
-        ends = iter(played)
-        return [[next(ends) for _ in group.members] for group in groups]
-
-    def _submit(self, lease: Lease, trajectories: Sequence[Trajectory]) -> None:
+    async def _play(self, leases: Sequence[Lease], episode_ended: Tell) -> int:
+        """Plays groups of the loaded version until none is in flight and none to lease, or the next is of another version."""
+        version, count = leases[0].version, 0
+        flying: dict[asyncio.Task[list[Trajectory]], Lease] = {}
+        done: dict[str, list[Trajectory]] = {}  # by lease, until the coordinator has them
         try:
-            if not self.coordinator.complete(lease.id, lease.attempt, trajectories):
-                log.info("lease %s: the group was taken already", lease.id)
-        except Refused as error:  # another attempt has taken over, or the lease is of a version that is no longer asked for
-            log.warning("%s", error)
+            while True:
+                for lease in leases:
+                    flying[asyncio.ensure_future(self.team.collector.play_group(lease.group, episode_ended))] = lease
+                count += len(leases)
+                leases = await self._more(version, self.capacity - len(flying) - len(done))
+                if leases:
+                    continue
+                if not flying and not done:
+                    return count
+                if flying:
+                    ends, _ = await asyncio.wait(flying, timeout=NAP if self.remote else None, return_when=asyncio.FIRST_COMPLETED)
+                    done |= {flying.pop(task).id: task.result() for task in list(flying) if task in ends}
+                await self._submit(done, alone=not flying)
+        finally:
+            await ended(list(flying))
+
+    def _lease(self, room: int) -> list[Lease]:
+        leases = self.coordinator.lease(self.name, self.team.handshake, room)
+        self._held |= {lease.id: lease for lease in leases}
+        return leases
+
+    async def _more(self, version: TeamVersion, room: int) -> list[Lease]:
+        """More groups for the loaded version, if there is room. Those of another wait until nothing older is in flight."""
+        if room < 1 or self._next or self.stopping():
+            return []
+        try:
+            leases = await self._call(self._lease, room)
+        except RolecastError as error:  # asked again: before long, or by the next call of `work`
+            log.info("no more groups: %s", error)
+            return []
+        if leases and leases[0].version != version:
+            self._next = leases
+            return []
+        return leases
+
+    async def _submit(self, done: dict[str, list[Trajectory]], alone: bool) -> None:
+        """Takes from `done` what the coordinator took or refused. While others are in flight, one that is away gets more time."""
+        for id in list(done):
+            try:
+                if not await self._call(self.coordinator.complete, id, self._held[id].attempt, done[id]):
+                    log.info("lease %s: the group was taken already", id)
+            except Refused as error:  # another attempt has taken over, or the lease is of a version that is no longer asked for
+                log.warning("%s", error)
+            except RolecastError as error:
+                if alone:
+                    raise
+                log.warning("lease %s is kept: %s", id, error)
+                return
+            del done[id], self._held[id]
+            self.submitted()
+
+    async def _call(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.to_thread(ask, *args, **kwargs) if self.remote else ask(*args, **kwargs)
+
+    def _give_back(self, leases: Sequence[Lease], reason: str, version: str | None = None) -> None:
+        """With `version`, because it could not be loaded. Without an answer they expire, as if the worker had died."""
+        try:
+            for lease in leases:
+                self.coordinator.fail(lease.id, reason, version)
+                self._held.pop(lease.id, None)
+        except RolecastError as error:
+            log.warning("leases are not given back: %s", error)
 
     @contextlib.contextmanager
-    def _heartbeats(self, leases: Sequence[Lease]) -> Iterator[None]:
-        if not self.beat:
+    def _heartbeats(self, interval: float) -> Iterator[None]:
+        """From a thread: a step of the engine, or a version that is loaded, may take longer than a lease lasts."""
+        if not self.remote:
             yield
             return
         over = threading.Event()
 
         def beat() -> None:
-            while not over.wait(leases[0].seconds / 3):
+            while not over.wait(interval):
                 try:
-                    self.coordinator.extend([lease.id for lease in leases])
+                    self.coordinator.extend(list(self._held))
                 except RolecastError as error:  # the lease may expire; the work is submitted all the same
                     log.warning("heartbeat: %s", error)
 

@@ -18,9 +18,15 @@ log = logging.getLogger(__name__)
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between tries, doubling
 
 
-class JsonClient:
-    """`name` is the part ("retriever"); `patience` is how long, in seconds, a request is tried again. Requests must be idempotent.
+class NoAnswer(RolecastError):
+    """A part is away, too slow, or fails (5xx, 429) for longer than one is willing to wait."""
 
+
+class JsonClient:
+    """`name` is the part ("retriever"); `patience` is how long, in seconds, an outage may last: a request is tried again until then.
+
+    Requests must be idempotent. Waiting for a turn, when more than `concurrency` are asked for, costs no patience; a request that
+    gets its turn when the part has been away for longer is tried once.
     `variable` is where the address comes from, by default ROLECAST_<NAME>_URL. `headers` may hold a credential: they are never shown.
     """
 
@@ -37,44 +43,49 @@ class JsonClient:
         self._sleep, self._clock, self._concurrency = sleep, clock, concurrency
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._down = False
+        self._down: float | None = None  # since when it has not answered
 
     async def post(self, path: str, body: object) -> Any:
-        """The answer's JSON. `InputError` if the part refuses the request as malformed (422), `RolecastError` for the rest."""
+        """The answer's JSON.
+
+        `InputError` if the part refuses the request as malformed (422), `NoAnswer` if it is away or fails, `RolecastError` for the rest.
+        """
         return await self.request("POST", path, body)
 
     async def request(self, method: str, path: str, body: object = None) -> Any:
-        deadline, wait, tries = self._clock() + self._patience, FIRST_WAIT, 0
+        deadline, wait, tries = None, FIRST_WAIT, 0
         while True:
             tries += 1
-            reply, fault = await self._try(method, path, body)
+            reply, fault, begun = await self._try(method, path, body)
             if reply is not None and not fault:
                 return self._read(method, path, reply)
+            if self._down is None:  # once per outage, not once per request
+                self._down = begun
+                log.warning("%s at %s: %s; trying for %g s", self.name, self.url, fault, self._patience)
+            deadline = deadline or self._down + self._patience
             wait = max(wait, _asked_to_wait(reply))
             if self._clock() + wait > deadline:
-                raise RolecastError(
+                raise NoAnswer(
                     f"{self.name} at {self.url} did not answer {method} {path}: {fault}, tried {tries} times in {self._patience:g} s; "
                     f"see that it runs and that {self.variable} names it"
                 )
-            if not self._down:  # once per outage, not once per request
-                self._down = True
-                log.warning("%s at %s: %s; trying for %g s", self.name, self.url, fault, self._patience)
             await self._sleep(min(wait * random.uniform(1.0, 1.5), deadline - self._clock()))  # so that clients do not return all at once
             wait = min(2 * wait, LONGEST_WAIT)
 
-    async def _try(self, method: str, path: str, body: object) -> tuple[httpx.Response | None, str]:
-        """The reply, and why to try again, if there is a reason."""
+    async def _try(self, method: str, path: str, body: object) -> tuple[httpx.Response | None, str, float]:
+        """The reply, why to try again, if there is a reason, and when it was this request's turn."""
         headers = {"x-request-id": REQUEST_ID.get()} if REQUEST_ID.get() else None
-        try:
-            client, slots = self._connected()
-            async with slots:
+        client, slots = self._connected()
+        async with slots:
+            begun = self._clock()
+            try:
                 reply = await client.request(method, self.url + path, json=body, headers=headers)
-        except httpx.TransportError as error:
-            return None, f"{type(error).__name__} {error}".strip()
+            except httpx.TransportError as error:
+                return None, f"{type(error).__name__} {error}".strip(), begun
         if reply.status_code >= 500 or reply.status_code == 429:
-            return reply, f"status {reply.status_code} {_detail(reply)}".strip()
-        self._down = False
-        return reply, ""
+            return reply, f"status {reply.status_code} {_detail(reply)}".strip(), begun
+        self._down = None
+        return reply, "", begun
 
     def _read(self, method: str, path: str, reply: httpx.Response) -> Any:
         if reply.status_code == 422:

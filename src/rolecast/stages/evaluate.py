@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rolecast.evaluation.metrics import summarize
+from rolecast.evaluation.metrics import shortfall, summarize
 from rolecast.evaluation.trace import trace
 from rolecast.methods.registry import make_method
 from rolecast.ports import Sampling
@@ -33,14 +33,16 @@ def evaluate(run: Run, stage: str) -> Path:
 def _evaluate(run: Run, stage: str) -> None:
     c = run.config
     prepare_torch(c)
-    method = make_method(c.method)
-    team, speakers = finished_team(run, method, find(method.schedule(), stage))
+    of = find(c.schedule, stage)
+    method = make_method(c.method).in_stage(of)
+    team, speakers = finished_team(run, method, of)
     renderer = Renderer(team.tokenizer, method.tags)
     engine = make_engine(c.engine, speakers, renderer, c.model.max_context, str(Version(c.name, 0, 0, stage)), c.lockstep)
     collector = Collector(method, engine, open_retriever(run), open_judge(), renderer, c.seed, c.model.max_context, c.engine.in_flight)
     questions = load_questions(run, "test")[: c.eval.n]
     bar = Progress(f"eval {stage}", len(questions))
     done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], Sampling(0.0), "eval", bar.update)
+    shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
     result = summarize(done, c.seed, c.eval.bootstrap)
     predictions = [
         {"id": t.question.id, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status, "searches": t.searches}

@@ -17,6 +17,7 @@ import numpy as np
 
 from rolecast.config import RlConfig
 from rolecast.errors import CollapseError, Interrupted
+from rolecast.evaluation.metrics import shortfall
 from rolecast.evaluation.trace import trace
 from rolecast.learner import checkpoint
 from rolecast.learner.learner import Learner, make_learner
@@ -107,7 +108,7 @@ class Trainer:
     @classmethod
     def open(cls, run: Run, stage: Stage, ranks: Ranks, stack: ExitStack) -> Trainer:
         c = run.config.rl(stage.name)
-        method = make_method(run.config.method)
+        method = make_method(run.config.method).in_stage(stage)
         resumed = checkpoints.newest(run, stage.name, ranks)
         team = training_team(run, method, stage, resumed.path if resumed else None)
         learner = make_learner(
@@ -228,8 +229,10 @@ class Trainer:
         assert self.sampler is not None
         done = self.sampler.rollouts.collect([Episode(q, f"dev:{q.id}", 0) for q in self.dev], Sampling(0.0), "eval")
         self._keep_traces(step, done)
-        pairs = [(t.answer, t.question.gold.answers) for t in done]
+        short = shortfall(len(self.dev), done, f"step {step}, dev")
+        pairs = [(t.answer, t.question.gold.answers) for t in done if t.status != "error"]
         return {
+            **{f"dev/{name}": number for name, number in short.items()},
             "dev/em": float(np.mean([exact_match(*pair) for pair in pairs])),
             "dev/f1": float(np.mean([token_f1(*pair) for pair in pairs])),
             "dev/valid": valid_share(done),

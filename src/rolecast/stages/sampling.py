@@ -175,6 +175,7 @@ def describe(trajectories: Sequence[Trajectory], units: Sequence[Unit]) -> Metri
         "valid": valid_share(trajectories),
         "train/em": float(np.mean([exact_match(t.answer, t.question.gold.answers) for t in trajectories])),
         "searches": float(np.mean([t.searches for t in trajectories])),
+        **{f"episodes/{status}": float(sum(t.status == status for t in trajectories)) for status in ("length", "error")},
         "unscored": float(sum(r.value is None for t in trajectories for r in t.rewards)),
     }
     for tag in sorted({unit.tag for unit in units}):

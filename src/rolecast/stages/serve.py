@@ -21,8 +21,9 @@ def open_agent(location: Path | str, stage: str | None = None, retriever: Retrie
     run = open_run(location)
     c = run.config
     prepare_torch(c)
-    method = make_method(c.method)
-    team, speakers = finished_team(run, method, find(method.schedule(), _trained_stage(run, method.schedule(), stage)))
+    of = find(c.schedule, _trained_stage(run, c.schedule, stage))
+    method = make_method(c.method).in_stage(of)
+    team, speakers = finished_team(run, method, of)
     renderer = Renderer(team.tokenizer, method.tags)
     engine = make_engine(c.engine, speakers, renderer, c.model.max_context)
     return Agent(c.name, method, engine, retriever or open_retriever(run), renderer, c.model.max_context)

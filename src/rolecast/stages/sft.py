@@ -19,7 +19,7 @@ from rolecast.stages.metrics import MetricsLog
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run
 from rolecast.stages.stopping import stopping
-from rolecast.stages.team import slot_of, training_team, write_model
+from rolecast.stages.team import training_team, write_model
 from rolecast.store.artifact import writing
 from rolecast.teachers.drills import draw_drill
 from rolecast.teachers.examples import deal, draw_turns
@@ -32,7 +32,7 @@ LOG_EVERY = 10
 def sft(run: Run, stage: Stage, ranks: Ranks) -> None:
     c = run.config.sft(stage.name)
     folder = run.stage(stage.name)
-    method = make_method(run.config.method)
+    method = make_method(run.config.method).in_stage(stage)
     resumed = checkpoints.newest(run, stage.name, ranks)
     team = training_team(run, method, stage, resumed.path if resumed else None)
     objectives = [replace(objective, lr=c.lr) for objective in stage.objectives]
@@ -51,7 +51,7 @@ def sft(run: Run, stage: Stage, ranks: Ranks) -> None:
         for step in range(start, c.steps):
             if step % BLOCK == 0 or not block:
                 block = draw_block(run.config, stage, method, renderer, step // BLOCK)
-            numbers = _update(learner, method, stage, block[step % BLOCK])
+            numbers = _update(learner, method, block[step % BLOCK])
             if step % LOG_EVERY == 0:
                 metrics.write(step, numbers)
             progress.update(step + 1, {name: value for name, value in numbers.items() if name.split("/")[-1] == "nll"})
@@ -64,11 +64,11 @@ def sft(run: Run, stage: Stage, ranks: Ranks) -> None:
     _finish(run, stage, learner, folder)
 
 
-def _update(learner: Learner, method: Method, stage: Stage, rows: list[Example]) -> dict[str, float]:
+def _update(learner: Learner, method: Method, rows: list[Example]) -> dict[str, float]:
     """Every slot learns from the turns of the roles that speak with it; a drill, which no role said, is every slot's."""
     cuts = []
     for objective in learner.objectives:
-        own = [row for row in rows if row.tag not in method.roles or slot_of(method, stage, row.tag) == objective.slot]
+        own = [row for row in rows if row.tag not in method.roles or method.roles[row.tag].slot == objective.slot]
         if own:
             cuts.append(learner.cut(objective, [], [], [], {}, own))
     return learner.update(cuts)

@@ -89,13 +89,9 @@ def start_of(run: Run, stage: Stage, place: torch.device) -> tuple[PreTrainedMod
     return read_model(folder, dtype_of(run.config.model), place), read_tokenizer(folder), folder
 
 
-def slot_of(method: Method, stage: Stage, role: str) -> Slot:
-    return stage.slots.get(role, method.roles[role].slot)
-
-
 def casting_of(method: Method, stage: Stage, training: bool = True) -> Casting:
-    """What the stage's team consists of; without `training` only what its roles speak with."""
-    spoken = frozenset(slot_of(method, stage, role) for role in method.roles)
+    """What the stage's team consists of; without `training` only what its roles speak with. `method`: as it is in the stage."""
+    spoken = frozenset(role.slot for role in method.roles.values())
     if not training:
         return Casting(spoken)
     anchored = any(objective.kl is not None for objective in stage.objectives)

@@ -6,16 +6,18 @@ SFT on a teacher makes reading and copying reliable; the errors are left for RL 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from rolecast.ports import Completion, GenerateRequest
-from rolecast.rollout.env import Env
-from rolecast.types import Hop, Question, Role, Trajectory
+from rolecast.rollout.env import Env, LiveThread
+from rolecast.types import Hop, Question, Trajectory
 from rolecast.world.grammar import RELATIONS, RELATIONS_OF, Fact, facts_in, forward_query, names, rephrased
+
+T = TypeVar("T")
 
 
 class TeacherErrors(BaseModel):
@@ -51,17 +53,27 @@ class TeacherVoice:
 
 @dataclass(slots=True)
 class TeacherEnv(Env):
-    """An `Env` in which the teacher speaks instead of the engine."""
+    """An `Env` in which the teacher speaks instead of the engine. Nothing waits in it: branches are played one after the other."""
 
     teacher: Teacher = field(kw_only=True)
     rng: random.Random = field(kw_only=True)
 
-    async def complete(self, role: Role, ids: tuple[int, ...]) -> Completion:
-        text = self.teacher.reply(role.name, self._state, self.trajectory, self.rng)
-        if not self.trajectory.threads[-1].actions:  # a tag that the prompt opened is not said again
+    async def complete(self, live: LiveThread) -> Completion:
+        text = self.teacher.reply(live.role.name, live.state, self.trajectory, self.rng)
+        if live.turn == 0:  # a tag that the prompt opened is not said again
             text = text.removeprefix(self.renderer.opening.strip())
         tokens = self.renderer.encode(text)
         return Completion(tokens, (0.0,) * len(tokens), text, "stop")
+
+    async def _together(self, branches: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
+        return [await _end(branch) for branch in branches]
+
+
+async def _end(branch: Coroutine[Any, Any, T]) -> T | BaseException:
+    try:
+        return await branch
+    except Exception as error:
+        return error
 
 
 def next_query(question: Question, known: str, asked: Sequence[str], errors: TeacherErrors, rng: random.Random) -> str | None:

@@ -38,6 +38,7 @@ def test_structure(trajectory: Trajectory) -> None:
         "golds": ["Vrek Stom"],
         "answer": "Vrek Stom",
         "status": "ok",
+        "fault": "",
         "searches": 1,
         "retrieved": ["p1", "p2"],
         "gold_passages": ["p1"],
@@ -46,6 +47,7 @@ def test_structure(trajectory: Trajectory) -> None:
             {
                 "id": "t#0",
                 "role": "planner",
+                "key": "",
                 "probe": False,
                 "turns": [
                     {"kind": "observation", "text": "prompt", "sources": ["memory", "question"], "tokens": 3},
@@ -64,6 +66,7 @@ def test_structure(trajectory: Trajectory) -> None:
             {
                 "id": "t#1",
                 "role": "answerer",
+                "key": "",
                 "probe": True,
                 "turns": [
                     {"kind": "observation", "text": "evidence", "sources": ["p1"], "tokens": 1},

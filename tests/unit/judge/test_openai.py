@@ -258,3 +258,19 @@ def test_the_service_takes_the_key_from_its_environment_alone(server: tuple[str,
         assert found.score is None
         assert "no idea" in found.reason
     assert endpoint.headers[0]["authorization"] == f"Bearer {KEY}"
+
+
+def test_a_model_that_hangs_leaves_every_judgement_unscored_and_none_an_error(server: tuple[str, Endpoint]) -> None:
+    url, endpoint = server
+    endpoint.__init__()  # type: ignore[misc]
+    endpoint.delay = 2.0
+    model = OpenAIJudge(url, "m", concurrency=2, timeout=0.15, patience=0.15)
+    with serving(*make_judge(JudgeSettings(), model)) as judge_url:
+
+        async def many() -> list[Verdict]:
+            judge = HttpJudge(judge_url, timeout=0.6, patience=0.6, concurrency=8)
+            return await asyncio.gather(*(judge.judge("answer", INPUTS) for _ in range(24)))
+
+        found = asyncio.run(many())
+    assert [verdict.score for verdict in found] == [None] * 24
+    assert all("judge model" in verdict.reason for verdict in found)  # each was answered, none merely gave up

@@ -149,7 +149,7 @@ def test_a_prompt_beyond_the_context_ends_the_episode_as_length(renderer: Render
     t, engine, _ = episode(renderer, SCRIPT, max_context=45)
     assert t.status == "length"
     assert engine.speakers == ["planner"]
-    assert {unit.tag for unit in decor().credit([t])} == {"planner"}
+    assert decor().credit([t]) == []  # nobody is to blame
 
 
 def test_what_a_token_carried_past_the_stop_string_is_no_fault(renderer: Renderer) -> None:

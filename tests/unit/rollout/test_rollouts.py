@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,8 +30,8 @@ class Team:
 
     def __init__(self) -> None:
         self.version = ""
-        self.calls: list[tuple[int, Sampling, str]] = []
-        self.collector: Any = SimpleNamespace(collect=self._collect)
+        self.calls: list[tuple[str, Sampling, str]] = []
+        self.collector: Any = SimpleNamespace(play_group=self._play, run=asyncio.run)
         self.fault: RolecastError | None = None
         self.pause = threading.Event()
         self.pause.set()
@@ -40,22 +41,22 @@ class Team:
             raise self.fault
         self.version = version.name
 
-    def _collect(self, episodes: Sequence[Episode], sampling: Sampling, phase: str, progress: Callable[[int], None]) -> list[Trajectory]:
-        self.pause.wait(5)
-        self.calls.append((len(episodes), sampling, phase))
+    async def _play(self, group: Group, ended: Callable[[], None]) -> list[Trajectory]:
+        while not self.pause.is_set():
+            await asyncio.sleep(0.01)
+        self.calls.append((group.id, group.sampling, group.phase))
         done = []
-        for episode in episodes:
-            action = Action(f"{episode.group}.{episode.member}/a0", (1,), (0.0,), self.version, "x", "stop")
+        for member in group.members:
+            action = Action(f"{group.id}.{member}/a0", (1,), (0.0,), self.version, "x", "stop")
             threads = [Thread("t", "planner", "shared", turns=[action])]
-            name = f"{episode.group}.{episode.member}"
-            done.append(Trajectory(name, episode.question, episode.group, episode.member, "decor", 0, threads=threads))
-        progress(len(done))
+            done.append(Trajectory(f"{group.id}.{member}", group.question, group.id, member, "decor", 0, threads=threads))
+            ended()
         return done
 
 
 def connected(capacity: int = 100, tries: int = 3) -> tuple[Rollouts, Coordinator, Team, Worker]:
     team, coordinator = Team(), Coordinator("run", 1, HELLO, tries=tries)
-    worker = Worker("w", coordinator, team, capacity, beat=False)
+    worker = Worker("w", coordinator, team, capacity, remote=False)
     rollouts = Rollouts(SimpleNamespace(name="decor"), coordinator, worker.work)  # type: ignore[arg-type]
     rollouts.publish(Version("run", 1, 7))
     return rollouts, coordinator, team, worker
@@ -69,13 +70,26 @@ def test_trajectories_come_back_in_order_by_the_published_version(capacity: int)
     assert [(t.group, t.member) for t in done] == [(e.group, e.member) for e in EPISODES]
     assert {action.version for t in done for action in t.actions} == {"run/1.7"}
     assert {call[1:] for call in team.calls} == {(Sampling(0.5), "train")}
-    assert sum(call[0] for call in team.calls) == len(EPISODES) == sum(told)
+    assert [call[0] for call in team.calls] == ["0.0:q0", "0.0:q1", "0.0:q2"]
+    assert told == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_worker_that_leases_several_groups_plays_them_at_once() -> None:
-    rollouts, _, team, _ = connected(100)
-    rollouts.collect(EPISODES, Sampling(), "train")
-    assert [call[0] for call in team.calls] == [6]
+def test_when_every_episode_failed_the_fault_is_named_and_some_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    rollouts, _, team, _ = connected()
+    play, failing = team.collector.play_group, {"0.0:q1"}
+
+    async def spoiled(group: Group, ended: Callable[[], None]) -> list[Trajectory]:
+        done: list[Trajectory] = await play(group, ended)
+        for t in done if group.id in failing else ():
+            t.status, t.fault = "error", f"OSError: {t.id}"
+        return done
+
+    team.collector.play_group = spoiled
+    assert len(rollouts.collect(EPISODES, Sampling(), "train")) == 6
+    assert "2 of 6 episodes failed; the last of OSError: 0.0:q1.1" in caplog.text
+    failing |= {"0.0:q0", "0.0:q2"}
+    with pytest.raises(RolecastError, match=r"every episode failed, the last one of OSError: 0.0:q2.1"):
+        rollouts.collect(EPISODES, Sampling(), "train")
 
 
 def test_the_same_groups_may_be_collected_again_later() -> None:

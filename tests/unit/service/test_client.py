@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 
 from rolecast.errors import InputError, RolecastError
 from rolecast.service.app import Service
-from rolecast.service.client import JsonClient
+from rolecast.service.client import JsonClient, NoAnswer
 from rolecast.service.logs import REQUEST_ID
 from tests.live import serving
 
@@ -177,3 +177,42 @@ def test_one_client_serves_several_event_loops(server: tuple[str, Script]) -> No
 def test_a_bad_address_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="ROLECAST_RETRIEVER_URL"):
         JsonClient("retriever", url)
+
+
+def test_waiting_for_a_turn_costs_no_patience() -> None:
+    """Twelve requests, two at once, to a part that takes long. The last two fail once, long after they were made."""
+    app, service, clock = FastAPI(), Service("slow"), Clock()
+    service.status = "ready"
+    seen: dict[str, int] = {}
+
+    @app.post("/x")
+    async def answer(request: Request) -> Response:
+        number = (await request.body()).decode()
+        seen[number] = seen.get(number, 0) + 1
+        clock.now += 8.0
+        return reply(503)() if number in ("10", "11") and seen[number] == 1 else OK()
+
+    with serving(app, service) as url:
+        client = clock.client(url, patience=60.0, concurrency=2)
+
+        async def many() -> list[Any]:
+            return await asyncio.gather(*(client.post("/x", number) for number in range(12)))
+
+        assert asyncio.run(many()) == [{"ok": 1}] * 12
+    assert clock.now > 100
+
+
+def test_an_outage_costs_its_patience_once(server: tuple[str, Script]) -> None:
+    clock, (url, script) = Clock(), server
+    script.replies, script.seen = [reply(503)()], []
+    client = clock.client(url, patience=60.0)
+    for _ in range(3):
+        with pytest.raises(NoAnswer):
+            asyncio.run(client.post("/x", {}))
+    assert clock.now <= 60
+    script.replies = [OK()]
+    assert asyncio.run(client.post("/x", {})) == {"ok": 1}  # it is back
+    script.replies, before = [reply(503)()], clock.now
+    with pytest.raises(NoAnswer):
+        asyncio.run(client.post("/x", {}))
+    assert clock.now > before + 40

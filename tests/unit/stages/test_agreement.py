@@ -15,9 +15,9 @@ from rolecast.devices import device
 from rolecast.errors import InputError
 from rolecast.rollout.engines import masks
 from rolecast.rollout.engines.transformers import TransformersEngine
+from rolecast.stages import agreement
 from rolecast.stages.agreement import check_model_agrees
 from rolecast.stages.team import first_model
-from rolecast.stages import agreement
 from tests.architectures import SUPPORTED, WINDOW, build, random_model
 from tests.tiny import RENDERER, TOKENIZER
 

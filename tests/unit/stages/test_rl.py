@@ -13,7 +13,7 @@ import torch
 from scripted import TWO_HOPS
 
 from rolecast.config import RunConfig, make_config
-from rolecast.errors import CollapseError
+from rolecast.errors import CollapseError, RolecastError
 from rolecast.evaluation.metrics import summarize
 from rolecast.learner.backends import PlainBackend, Training
 from rolecast.learner.learner import Learner
@@ -44,6 +44,22 @@ def test_no_answer_scores_zero_in_every_report(answer: str | None, em: float) ->
     done = [finished(THE_THE, answer)]
     assert describe(done, [])["train/em"] == em
     assert [summarize(done, 0, 100)[name] for name in ("em", "f1", "cem")] == [em] * 3
+
+
+def ended(status: Any, answer: str | None = None) -> Trajectory:
+    t = finished(THE_THE, answer)
+    t.status, t.fault = status, "OSError: the index is on fire" if status == "error" else ""
+    return t
+
+
+def test_what_ended_without_fault_of_a_role_is_counted() -> None:
+    numbers = describe([ended("error"), ended("length"), ended("length"), ended("format"), ended("ok")], [])
+    assert (numbers["episodes/error"], numbers["episodes/length"]) == (1.0, 2.0)
+
+
+def test_an_episode_that_failed_scores_zero_in_the_evaluation_of_a_test_set() -> None:
+    numbers = summarize([ended("error"), *[ended("ok", "The The")] * 9], 0, 100)
+    assert (numbers["em"], numbers["n"], numbers["status"]) == (0.9, 10, {"error": 1, "ok": 9})
 
 
 class Dev:
@@ -216,3 +232,15 @@ def test_the_gate_is_what_the_dtype_explains_unless_it_is_given(
     run.run.config.stages["rl"] = changed
     run.trainer.train()
     assert run.gates == [gate]
+
+
+def test_dev_scores_tell_what_they_are_not_taken_over(tmp_path: Path) -> None:
+    run = Collapsing(tmp_path)
+    run.trainer.dev = [THE_THE] * 20
+    done = [ended("error"), *[ended("ok", "The The")] * 9, *[ended("ok", "no")] * 9]  # and one is missing
+    run.trainer.sampler.rollouts = SimpleNamespace(collect=lambda episodes, sampling, phase: done)  # type: ignore[union-attr]
+    numbers = run.trainer._evaluated(10)
+    assert (numbers["dev/em"], numbers["dev/missing"], numbers["dev/errors"]) == (0.5, 1.0, 1.0)
+    del done[-1]
+    with pytest.raises(RolecastError, match=r"step 20, dev: of 20 episodes 2 are missing and 1 failed.*OSError: the index is on fire"):
+        run.trainer._evaluated(20)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
+from scripted import TableRetriever
 
 from rolecast.methods.direct.teacher import DirectTeacher
 from rolecast.methods.naive_rag.teacher import NaiveRagTeacher
 from rolecast.methods.one_answer import AnswerState
-from rolecast.teachers.base import best_answer, reasoning
-from rolecast.types import Passage, Question, Trajectory
+from rolecast.rollout.env import Env
+from rolecast.rollout.render import Renderer
+from rolecast.teachers.base import TeacherEnv, TeacherVoice, best_answer, reasoning
+from rolecast.types import Gold, Passage, Question, Role, Trajectory
 from rolecast.world.grammar import Fact
 from rolecast.world.questions import Draft, draft_comparison, draft_intersection
 
@@ -54,3 +58,31 @@ def test_the_teacher_of_one_search_says_what_the_documents_support() -> None:
     ]
     assert replies == ["<answer> yes</answer>", "<answer> no</answer>"]
     assert DirectTeacher().reply("answerer", AnswerState(asked.text), episode, Random(0)) == "<answer> yes</answer>"
+
+
+class ByText:
+    """A teacher that says the state that it is asked in."""
+
+    def reply(self, role: str, state: Any, episode: Trajectory, rng: Random) -> str:
+        return f"{state} {rng.randrange(10)}"
+
+
+def test_branches_of_a_teacher_are_played_one_after_the_other_without_an_event_loop(renderer: Renderer) -> None:
+    role = Role("speaker", frozenset(), (), 9)
+
+    def played() -> list[str]:
+        trajectory = Trajectory("t", Question("q", "Q?", Gold(())), "g", 0, "m", 0)
+        env = TeacherEnv(TeacherVoice(), TableRetriever([]), renderer, trajectory, teacher=ByText(), rng=Random(3))
+
+        async def branch(part: Env) -> None:
+            for _ in range(2):
+                await part.open(role, [{"role": "user", "content": "x"}], state=part.path[0]).act(str)
+
+        coroutine = env.gather({"left": branch, "right": branch})
+        with pytest.raises(StopIteration):
+            coroutine.send(None)
+        return [action.text for action in trajectory.actions]
+
+    said = played()
+    assert [text.split()[0] for text in said] == ["left", "left", "right", "right"]
+    assert said == played()

@@ -132,7 +132,9 @@ class Decor(Method):
     async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
         """`team.*` on the trajectory; `role` on every action that a role judge scores."""
         t, gold = trajectory, trajectory.question.gold
-        if t.status != "ok":
+        if not t.counts:
+            return []
+        if t.status == "format":
             return [Reward("format", t.id, -1.0, "protocol", t.status)]
         verdict = await judge.judge("answer", {"question": t.question.text, "prediction": t.answer, "gold": gold})
         rewards = [
@@ -169,10 +171,10 @@ class Decor(Method):
         return units
 
     def role_reward(self, t: Trajectory, role: str, actions: Sequence[str]) -> float | None:
-        """Eq. 3. None where a score that counts is missing, or the episode failed outside the policy."""
-        if t.status == "error":
+        """Eq. 3. None where a score that counts is missing, or no role is to blame for how the episode ended."""
+        if not t.counts:
             return None
-        if t.status != "ok":
+        if t.status == "format":
             return -1.0
         named = {(reward.name, reward.on): reward.value for reward in t.rewards}
         team = self._team_reward({name: named.get((f"team.{name}", t.id)) for name in ("f1", "em", "judge")})

@@ -64,9 +64,8 @@ class SearchR1(Method):
     async def rollout(self, question: Question, env: Env) -> str | None:
         """Up to `max_turns` searches and one last turn in which only an answer counts."""
         state = SearchR1State(question.text)
-        env.snapshot(state)
         role = self.roles["searcher"]
-        thread = env.open(role, self.messages(role, state))
+        thread = env.open(role, self.messages(role, state), state=state)
         for turn in range(self.config.max_turns + 1):
             _, move = await thread.act(parse)
             if move is not None and "answer" in move:
@@ -130,7 +129,7 @@ class SearchR1(Method):
         for t in group:
             outcome = next((r.value for r in t.rewards if r.name == "outcome"), None)
             actions = tuple(action.id for action in t.actions)
-            if outcome is not None and actions and t.status != "error":
+            if outcome is not None and actions and t.counts:
                 units.append(
                     Unit(t.id, actions, outcome, self.config.algorithm, t.group, t.id, tag="searcher", group=t.group, rollout=t.id)
                 )

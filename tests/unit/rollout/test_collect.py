@@ -1,0 +1,106 @@
+"""Episodes are on their own: what fails in one costs that one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from parallel import Late, Parallel, collector, prompt, question, say
+
+from rolecast.errors import EngineError
+from rolecast.ports import Sampling, Verdict
+from rolecast.rollout.collect import Episode
+from rolecast.rollout.env import Env
+from rolecast.types import Question, Trajectory
+
+FIFTY = [Episode(question(number), f"0:q{number}", 0) for number in range(50)]
+
+
+class Short(Parallel):
+    """One search, one turn."""
+
+    async def rollout(self, question: Question, env: Env) -> str | None:
+        [passage] = await env.search(question.text, 1)
+        return (await say(env, passage.text))[1]
+
+
+class BadProbe(Short):
+    async def probe(self, trajectory: Trajectory, env: Env) -> None:
+        await say(env, "x")
+        if trajectory.question.id == "q7":
+            raise ZeroDivisionError("probing q7")
+
+
+class Judging:
+    """Fails for the judgement with this number."""
+
+    def __init__(self, fails_at: int) -> None:
+        self.left = fails_at
+
+    async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError("the judge is on fire")
+        return Verdict(1.0)
+
+
+def spoiled(done: list[Trajectory]) -> list[Trajectory]:
+    assert [t.question.id for t in done] == [f"q{number}" for number in range(50)]
+    assert all((t.fault == "") == (t.status == "ok") for t in done)
+    return [t for t in done if t.status == "error"]
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_tool_that_fails_in_one_of_fifty_episodes_costs_that_episode_alone(lockstep: bool, caplog: pytest.LogCaptureFixture) -> None:
+    def run(fails_on: str) -> list[Trajectory]:
+        return collector(Short(), Late(1, fails_on=fails_on), lockstep=lockstep).collect(FIFTY, Sampling(1.0), "train")
+
+    done = run("town 31?")
+    [t] = spoiled(done)
+    assert (t.question.id, t.fault, t.answer, t.rewards) == ("q31", "OSError: the index is on fire", None, [])
+    assert "episode 0:q31.0 failed: OSError: the index is on fire" in caplog.text
+    sound = run("\0")
+    texts = [[action.text for action in t.actions] for t in sound]
+    assert [[action.text for action in t.actions] for t in done] == [[] if n == 31 else said for n, said in enumerate(texts)]
+
+
+def test_a_judge_that_fails_spoils_one_episode_and_not_its_answer() -> None:
+    done = collector(Short(), Late(), Judging(9)).collect(FIFTY, Sampling(1.0), "eval")
+    [t] = spoiled(done)
+    assert t.fault == "OSError: the judge is on fire"
+    assert t.answer is not None
+    assert (t.rewards, t.counts) == ([], False)
+
+
+def test_a_probe_that_fails_spoils_one_episode_and_not_its_answer() -> None:
+    done = collector(BadProbe(), Late()).collect(FIFTY, Sampling(1.0), "train")
+    [t] = spoiled(done)
+    assert (t.question.id, t.fault) == ("q7", "ZeroDivisionError: probing q7")
+    assert t.answer is not None
+    assert all(len(t.threads_of("speaker", probe=True)) == 1 for t in done)
+    assert not any(t.threads_of("speaker", probe=True) for t in collector(BadProbe(), Late()).collect(FIFTY, Sampling(1.0), "eval"))
+
+
+def test_an_engine_that_fails_ends_the_batch() -> None:
+    made = collector(Short(), Late())
+    made.engine.drain = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    with pytest.raises(EngineError, match="the engine failed: ZeroDivisionError"):
+        made.collect(FIFTY, Sampling(1.0), "train")
+
+
+class NoWeights(Short):
+    async def rollout(self, question: Question, env: Env) -> str | None:
+        role = self.roles["speaker"]
+        return (await env.open(type(role)("x", role.sees, role.stop, 3, slot="nobody"), prompt()).act(str))[1]
+
+
+def test_a_turn_that_no_weights_can_take_ends_the_batch() -> None:
+    with pytest.raises(EngineError, match="no weights for slot 'nobody'"):
+        collector(NoWeights(), Late()).collect(FIFTY, Sampling(1.0), "train")
+
+
+def test_progress_counts_episodes_as_they_end() -> None:
+    told: list[int] = []
+    collector(Short(), Late(), lockstep=False).collect(FIFTY[:5], Sampling(1.0), "eval", told.append)
+    assert told == [1, 2, 3, 4, 5]

@@ -1,0 +1,234 @@
+"""A worker plays without pause: each group is submitted when it is done, and what fails or changes costs no other group."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from parallel import Late, Parallel, collector, question
+
+from rolecast.coordinator.leases import Coordinator, Group, Handshake, TeamVersion
+from rolecast.errors import EngineError, RolecastError
+from rolecast.ports import Sampling
+from rolecast.rollout import worker as module
+from rolecast.rollout.collect import Episode
+from rolecast.rollout.rollouts import LocalTeam, local_rollouts
+from rolecast.rollout.worker import Worker
+from rolecast.types import Action, Thread, Trajectory, Version
+
+HELLO = Handshake("0.1", "config", "renderer", "prompts")
+V1, V2 = TeamVersion("run/1.1", ""), TeamVersion("run/1.2", "")
+
+
+def group(id: str, phase: str = "train", temperature: float = 1.0) -> Group:
+    return Group(id, question(), (0, 1), phase, Sampling(temperature))
+
+
+@dataclass
+class Stage:
+    """A team whose groups end when they are told to: `ends[id]`; also the coordinator's log of what happened when."""
+
+    ends: dict[str, asyncio.Event] = field(default_factory=dict)
+    version: str = ""
+    flying: int = 0
+    most: int = 0
+    fails: Exception | None = None
+    log: list[str] = field(default_factory=list)
+    then: dict[str, Callable[[], object]] = field(default_factory=dict)  # after a group was submitted
+    handshake = HELLO
+
+    @property
+    def collector(self) -> Any:
+        return self
+
+    def run(self, main: Any) -> Any:
+        return asyncio.run(main)
+
+    def load(self, version: TeamVersion) -> None:
+        assert self.flying == 0, "a version was loaded over groups in flight"
+        self.version = version.name
+        self.log.append(f"load {version.name}")
+
+    async def play_group(self, group: Group, ended: Callable[[], None]) -> list[Trajectory]:
+        self.flying += 1
+        self.most = max(self.most, self.flying)
+        version = self.version
+        try:
+            if group.id in self.ends:
+                await asyncio.wait_for(self.ends[group.id].wait(), 3)  # or the test would hang
+            if self.fails is not None:
+                raise self.fails
+        finally:
+            self.flying -= 1
+        self.log.append(f"play {group.id} {group.phase} {group.sampling.temperature:g}")
+        return [self._episode(group, member, version) for member in group.members]
+
+    def _episode(self, group: Group, member: int, version: str) -> Trajectory:
+        threads = [Thread("t", "planner", "shared", turns=[Action(f"{group.id}.{member}#0", (1,), (0.0,), version, "x", "stop")])]
+        return Trajectory(f"{group.id}.{member}", group.question, group.id, member, "decor", 0, threads=threads)
+
+
+def staged(*groups: Group, capacity: int = 9, remote: bool = False) -> tuple[Stage, Coordinator, Worker]:
+    stage, coordinator = Stage(), Coordinator("run", 1, HELLO)
+    coordinator.publish(V1)
+    coordinator.add(groups)
+    worker = Worker("w", coordinator, stage, capacity, remote)
+    complete = coordinator.complete
+
+    def noted(lease_id: str, attempt: int, trajectories: Sequence[Trajectory]) -> bool:
+        taken = complete(lease_id, attempt, trajectories)
+        id = trajectories[0].group
+        stage.log.append(f"take {id}")
+        stage.then.pop(id, lambda: None)()
+        return taken
+
+    worker.coordinator = _Facade(coordinator, noted)
+    return stage, coordinator, worker
+
+
+@dataclass
+class _Facade:
+    coordinator: Coordinator
+    complete: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.coordinator, name)
+
+
+def test_a_slow_group_blocks_no_other() -> None:
+    stage, coordinator, worker = staged(group("slow"), group("b"), group("c"), group("d"), capacity=2)
+    stage.ends["slow"] = asyncio.Event()
+    stage.then["d"] = stage.ends["slow"].set  # ends when all others are with the coordinator
+    assert worker.work() == 4
+    assert [line for line in stage.log if line.startswith("take")] == ["take b", "take c", "take d", "take slow"]
+    assert stage.most == 2
+    assert set(coordinator.collected()[0]) == {"slow", "b", "c", "d"}
+
+
+def test_groups_that_are_added_meanwhile_are_played_beside_those_in_flight() -> None:
+    stage, coordinator, worker = staged(group("slow"), group("b"))
+    stage.ends["slow"] = asyncio.Event()
+    stage.then |= {"b": lambda: coordinator.add([group("late")]), "late": stage.ends["slow"].set}
+    assert worker.work() == 3
+
+
+def test_each_group_has_its_own_phase_and_sampling() -> None:
+    stage, _, worker = staged(group("a", "train", 1.0), group("b", "eval", 0.0))
+    worker.work()
+    assert sorted(line for line in stage.log if line.startswith("play")) == ["play a train 1", "play b eval 0"]
+
+
+def test_a_new_version_is_loaded_when_nothing_older_is_in_flight() -> None:
+    stage, coordinator, worker = staged(group("slow"), group("b"))
+    stage.ends["slow"] = asyncio.Event()
+
+    def publish() -> None:
+        coordinator.publish(V2)
+        coordinator.add([group("new"), group("newer")])
+        asyncio.get_running_loop().call_later(0.05, stage.ends["slow"].set)
+
+    stage.then["b"] = publish
+    assert worker.work() == 4
+    assert stage.log == [
+        "load run/1.1", "play b train 1", "take b", "play slow train 1", "take slow",
+        "load run/1.2", "play new train 1", "play newer train 1", "take new", "take newer",
+    ]  # fmt: skip
+    done, _ = coordinator.collected()
+    assert {id: t.actions[0].version for id, (t, _) in done.items()} == {
+        "slow": "run/1.1", "b": "run/1.1", "new": "run/1.2", "newer": "run/1.2",
+    }  # fmt: skip
+
+
+def test_an_engine_that_fails_gives_the_groups_back_and_is_raised() -> None:
+    stage, coordinator, worker = staged(group("a"), group("b"))
+    stage.ends["b"] = asyncio.Event()
+    stage.fails = EngineError("no such kernel")
+    with pytest.raises(EngineError):
+        worker.work()
+    assert (coordinator.waiting, coordinator.held) == (2, 0)
+    assert stage.flying == 0
+
+
+def test_a_worker_that_is_told_to_end_ends_what_it_has_and_leases_no_more() -> None:
+    stage, coordinator, worker = staged(group("a"), group("b"), group("c"), capacity=2)
+    told = False
+
+    def tell() -> None:
+        nonlocal told
+        told = True
+
+    worker.stopping = lambda: told
+    stage.then["a"] = tell
+    assert worker.work() == 2
+    assert (coordinator.waiting, coordinator.held) == (1, 0)
+    assert worker.work() == 0
+    assert (coordinator.waiting, coordinator.held) == (1, 0)
+
+
+def test_a_coordinator_that_is_away_for_a_while_gets_the_group_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NAP", 0.01)
+    stage, coordinator, worker = staged(group("slow"), group("b"), remote=True)
+    stage.ends["slow"] = asyncio.Event()
+    complete, away, threads = worker.coordinator.complete, 2, set()
+
+    def flaky(*arguments: Any) -> bool:
+        nonlocal away
+        threads.add(threading.current_thread())
+        if away:
+            away -= 1
+            raise RolecastError("the coordinator does not answer")
+        return bool(complete(*arguments))
+
+    worker.coordinator.complete = flaky  # type: ignore[method-assign]
+    loops: list[asyncio.AbstractEventLoop] = []
+    stage.run = lambda main: asyncio.run(_with_loop(main, loops))  # type: ignore[method-assign]
+    stage.then["b"] = lambda: loops[0].call_soon_threadsafe(stage.ends["slow"].set)
+    assert worker.work() == 2
+    assert coordinator.counts["accepted"] == 2
+    assert threading.current_thread() not in threads  # episodes go on while it is asked
+
+
+async def _with_loop(main: Any, loops: list[asyncio.AbstractEventLoop]) -> Any:
+    loops.append(asyncio.get_running_loop())
+    return await main
+
+
+def test_every_group_is_counted_when_it_is_submitted() -> None:
+    _, _, worker = staged(group("a"), group("b"))
+    counted: list[int] = []
+    worker.submitted = lambda: counted.append(1)
+    worker.work()
+    assert len(counted) == 2
+
+
+# The real collector
+
+
+def groups_of(late: int) -> dict[str, list[Trajectory]]:
+    """Three groups, of two phases and temperatures, by one worker in lockstep."""
+    made = collector(Parallel(), Late(late), in_flight=4)
+    coordinator = Coordinator("run", 1, HELLO)
+    coordinator.publish(V1)
+    coordinator.add([group("a"), group("b", "eval", 0.0), group("c", "train", 0.5)])
+    assert Worker("w", coordinator, LocalTeam(made, HELLO), 10**9, remote=False).work() == 3
+    return coordinator.collected()[0]
+
+
+def test_in_one_process_and_in_lockstep_groups_repeat_bit_for_bit() -> None:
+    once, again = groups_of(1), groups_of(2)
+    assert once == again
+    assert not any(t.fault for group in once.values() for t in group)
+    assert {action.version for group in once.values() for t in group for action in t.actions} == {"run/1.1"}
+
+
+def test_an_engine_that_fails_ends_a_local_run_with_its_error() -> None:
+    made = collector(Parallel(), Late())
+    rollouts = local_rollouts(made, "run", HELLO)
+    rollouts.publish(Version("run", 0, 1))
+    made.engine.drain = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    with pytest.raises(EngineError, match="ZeroDivisionError"):
+        rollouts.collect([Episode(question(), "0:q", member) for member in range(2)], Sampling(), "train")
