@@ -18,7 +18,7 @@ config='{"name": "smoke", "threads": 1, "learner": {"name": "deepspeed", "zero":
  "method": {"name": "decor", "prompts": "compact", "max_tokens": 24, "memory_tokens": 128, "condenser": "extractive"},
  "model": {"max_context": 256, "scratch": {"hidden": 32, "layers": 1, "heads": 2, "head_dim": 16, "feed_forward": 64}},
  "data": {"world": {"entities": {"train": 150, "dev": 60, "test": 90}, "questions": {"train": 60, "dev": 8, "test": 16}}},
- "sft": {"steps": 2, "batch": 4}}'
+ "stages": {"sft": {"steps": 2, "batch": 4}}}'
 work=$(mktemp -d)
 service= # the container that serves right now
 # shellcheck disable=SC2329 # the trap calls it
@@ -80,7 +80,12 @@ prepared() {
     [ ! -e "$run/index/manifest.json" ] || return 0
     mkdir -p "$run" && chmod 777 "$run"
     once retriever "$1" --volume "$run:/run/smoke:z" --entrypoint python -- \
-        -c "import sys; from rolecast.stages.tasks import prepare; prepare('/run/smoke', sys.argv[1])" "$config"
+        -c "
+import sys
+from rolecast.config import read_json_config
+from rolecast.schedule import digest
+from rolecast.stages.tasks import prepare
+prepare('/run/smoke', sys.argv[1], digest(read_json_config(sys.argv[1]).schedule))" "$config"
 }
 
 # trained USER: the same with a model.

@@ -1,4 +1,4 @@
-"""`torchrun … sharded.py OUT NAME ZERO OPTIMIZER full|lora`: five updates of a tiny model on fixed rows; rank 0 writes weights and losses."""
+"""`torchrun … sharded.py OUT NAME ZERO OPTIMIZER full|lora|slots`: five updates of a tiny model on fixed rows; rank 0 writes weights and losses."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rolecast.learner.settings import BackendConfig, OptimizerConfig
 from rolecast.learner.tally import Metrics
 from rolecast.types import Example, ImitationTerm, Objective
 from rolecast.weights.settings import LoraConfig
+from rolecast.weights.team import Casting
 from tests.tiny import RENDERER, tiny_model, tiny_team
 
 STEPS = 5
@@ -28,17 +29,20 @@ def rows(seed: int) -> list[Example]:
 
 
 def update(learner: Learner, step: int) -> Metrics:
-    [objective] = learner.objectives
-    return learner.update([learner.cut(objective, [], [], [], {}, rows(step))])
+    """A second slot learns in every other step only, from rows of its own."""
+    own = learner.objectives if step % 2 == 0 else learner.objectives[:1]
+    return learner.update([learner.cut(o, [], [], [], {}, rows(step + 100 * number)) for number, o in enumerate(own)])
 
 
-def main(out: Path, name: str, zero: int, optimizer: str, lora: bool) -> None:
+def main(out: Path, name: str, zero: int, optimizer: str, kind: str) -> None:
     torch.set_num_threads(1)
     ranks = join()
-    objective = Objective("o", "shared", 0.05 if optimizer == "sgd" else 1e-3, imitation=ImitationTerm())
-    team = tiny_team(scale=2.0, lora=LoraConfig(rank=4, alpha=32) if lora else None).train()
+    lr = 0.05 if optimizer == "sgd" else 1e-3
+    slots = ("one", "two") if kind == "slots" else ("shared",)
+    objectives = [Objective(slot, slot, lr / (1 + number), imitation=ImitationTerm()) for number, slot in enumerate(slots)]
+    team = tiny_team(Casting(frozenset(slots), slots), scale=2.0, lora=None if kind == "full" else LoraConfig(rank=4, alpha=32)).train()
     learner = make_learner(
-        [objective], team, OptimizerConfig(name=optimizer, schedule="linear", warmup=2), STEPS, 0,
+        objectives, team, OptimizerConfig(name=optimizer, schedule="linear", warmup=2), STEPS, 0,
         max_tokens=64, ranks=ranks, backend=BackendConfig(name=name, zero=zero),
     )  # fmt: skip
     told = [update(learner, step) for step in range(STEPS)]
@@ -55,4 +59,4 @@ def main(out: Path, name: str, zero: int, optimizer: str, lora: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5] == "lora")
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5])

@@ -70,3 +70,21 @@ def test_two_ranks_train_an_adapter_as_one_and_nothing_else(tmp_path: Path, zero
     assert one["told"][-1]["loss"] < one["told"][0]["loss"] - 0.01
     for moment in ("weights", "after"):
         assert largest(one[moment], two[moment]) <= 1e-5
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+def test_two_ranks_train_two_slots_as_one_each_at_its_own_pace(tmp_path: Path, zero: int) -> None:
+    """The second slot has half the rate and learns in every other step; it stands still in the steps between."""
+    one, two = train(tmp_path, 1, "plain", 0, "sgd", "slots"), train(tmp_path, 2, "deepspeed", zero, "sgd", "slots")
+    assert one["moved"] == two["moved"] == []
+    assert ["two/loss" in told for told in one["told"]] == [True, False, True, False, True]
+    for ours, theirs in zip(one["told"], two["told"], strict=True):
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            assert theirs[name] == pytest.approx(ours[name], abs=1e-4), name
+    for slot in ("one", "two"):
+        names = [name for name in one["weights"] if f".{slot}." in name]
+        assert names
+        assert one["told"][0][f"{slot}/lr"] / two["told"][0]["one/lr"] == (1.0 if slot == "one" else 0.5)
+        for moment in ("weights", "after"):
+            assert largest({n: one[moment][n] for n in names}, {n: two[moment][n] for n in names}) <= 1e-5

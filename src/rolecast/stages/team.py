@@ -113,6 +113,8 @@ def finished_team(run: Run, method: Method, stage: Stage) -> tuple[Team, Speaker
     team = assemble(read_model(folder, dtype_of(run.config.model), device()), read_tokenizer(folder), casting, start=folder)
     speakers: dict[Slot, Callable[[], PreTrainedModel]] = {slot: team.speaker(slot) for slot in casting.spoken}
     if FROZEN in casting.spoken and stage.kind == "rl" and stage.merges:
+        if stage.start:
+            require_model(run, stage.start)
         base, tokenizer, start = start_of(run, stage, device())
         speakers[FROZEN] = assemble(base, tokenizer, Casting(), start=start).speaker(FROZEN)
     return team, speakers
