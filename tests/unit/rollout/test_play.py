@@ -77,5 +77,6 @@ def test_an_error_of_one_episode_ends_all() -> None:
 
     with pytest.raises(ValueError, match="no answer"):
         asyncio.run(play([lambda n=n: episode(n) for n in range(5)], engine, 3))
-    assert sorted(ended) == [0, 1, 2]
+    assert sorted(ended)[:3] == [0, 1, 2]
+    assert 4 not in ended  # one may have got the place of the one that failed, no more
     assert (engine.branches, engine.entered) == (0, False)
