@@ -27,6 +27,14 @@ class ArtifactError(RolecastError):
     """A committed artifact is missing, incomplete or does not match its manifest."""
 
 
+class StoreError(RolecastError):
+    """The store does not answer, or refuses to: nothing is known about what lies in it."""
+
+
+class FencedError(RolecastError):
+    """A later attempt of the run was started, so this one may write nothing more."""
+
+
 class RatioGateError(RolecastError):
     """On the first on-policy minibatch the policy disagrees with the log-probs that it was sampled with."""
 

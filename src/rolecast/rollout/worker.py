@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rolecast.coordinator.leases import Handshake, Lease, Refused, TeamVersion
-from rolecast.errors import RolecastError
+from rolecast.coordinator.leases import Blame, Handshake, Lease, Refused, TeamVersion, Ticket
+from rolecast.errors import RolecastError, StoreError
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.types import Trajectory
 
@@ -25,11 +25,11 @@ class Leases(Protocol):
 
     def lease(self, worker: str, handshake: Handshake, capacity: int) -> list[Lease]: ...
 
-    def extend(self, lease_ids: Sequence[str]) -> list[str]: ...
+    def extend(self, tickets: Sequence[Ticket]) -> list[str]: ...
 
-    def complete(self, lease_id: str, attempt: int, trajectories: Sequence[Trajectory]) -> bool: ...
+    def complete(self, ticket: Ticket, trajectories: Sequence[Trajectory]) -> bool: ...
 
-    def fail(self, lease_id: str, reason: str, version: str | None = None) -> None: ...
+    def fail(self, ticket: Ticket, reason: str, blame: Blame = "group") -> None: ...
 
 
 class Team(Protocol):
@@ -57,18 +57,24 @@ class Worker:
         leases = self.coordinator.lease(self.name, self.team.handshake, self.capacity)
         if not leases:
             return 0
+        with self._heartbeats(leases):  # also while a version is fetched: a store that is away is waited for longer than a lease lasts
+            if not self._loaded(leases):
+                return 0
+            done = self._play(leases, progress)
+        for lease, trajectories in zip(leases, done, strict=True):
+            self._submit(lease, trajectories)
+        return len(leases)
+
+    def _loaded(self, leases: Sequence[Lease]) -> bool:
+        """Whether the version answers; otherwise the leases are given back. A store that is away says nothing about the version."""
         try:
             self.team.load(leases[0].version)
         except RolecastError as error:
             log.error("%s", error)
             for lease in leases:
-                self.coordinator.fail(lease.id, str(error), leases[0].version.name)
-            return 0
-        with self._heartbeats(leases):
-            done = self._play(leases, progress)
-        for lease, trajectories in zip(leases, done, strict=True):
-            self._submit(lease, trajectories)
-        return len(leases)
+                self.coordinator.fail(lease, str(error), "nobody" if isinstance(error, StoreError) else "version")
+            return False
+        return True
 
     def _play(self, leases: Sequence[Lease], progress: Callable[[int], None]) -> list[list[Trajectory]]:
         """The episodes of all leases at once, so that their turns share batches. Leases of one call have one phase."""
@@ -80,7 +86,7 @@ class Worker:
 
     def _submit(self, lease: Lease, trajectories: Sequence[Trajectory]) -> None:
         try:
-            if not self.coordinator.complete(lease.id, lease.attempt, trajectories):
+            if not self.coordinator.complete(lease, trajectories):
                 log.info("lease %s: the group was taken already", lease.id)
         except Refused as error:  # another attempt has taken over, or the lease is of a version that is no longer asked for
             log.warning("%s", error)
@@ -95,7 +101,7 @@ class Worker:
         def beat() -> None:
             while not over.wait(leases[0].seconds / 3):
                 try:
-                    self.coordinator.extend([lease.id for lease in leases])
+                    self.coordinator.extend(leases)
                 except RolecastError as error:  # the lease may expire; the work is submitted all the same
                     log.warning("heartbeat: %s", error)
 

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Protocol
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rolecast.config import RunConfig
+from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.leases import Handshake
 from rolecast.coordinator.process import Child, child_coordinator
 from rolecast.errors import InputError
@@ -47,12 +49,19 @@ def open_publisher(run: Run, method: Method, model: PreTrainedModel, tokenizer: 
         return
     if run.store is None:
         raise InputError("rollouts=workers needs a run in a store that workers reach; give the run as s3://bucket/prefix/NAME")
-    with child_coordinator(run, handshake(run.config, method, tokenizer)) as child:
+    with child_coordinator(run, handshake(run.config, method, tokenizer), rules(method, model)) as child:
         yield _Remote(run, Rollouts(method, child.control), child, model, tokenizer)
 
 
 def handshake(config: RunConfig, method: Method, tokenizer: PreTrainedTokenizerBase) -> Handshake:
     return Handshake(version("rolecast"), config.fingerprint, Renderer(tokenizer).fingerprint(), method.prompts_fingerprint())
+
+
+def rules(method: Method, model: PreTrainedModel) -> Rules:
+    """What workers' trajectories are held to."""
+    embedding = model.get_input_embeddings()
+    assert isinstance(embedding, torch.nn.Embedding)
+    return Rules(method.name, {name: role.slot for name, role in method.roles.items()}, embedding.num_embeddings)
 
 
 @dataclass(slots=True)
