@@ -46,13 +46,13 @@ def faults(lease: Lease, trajectories: Sequence[Trajectory], rules: Rules | None
     yield from _names(trajectories, threads, actions)
     for thread in threads:
         if rules is not None and rules.slots.get(thread.role) != thread.slot:
-            yield f"thread {thread.id} is of role {_short(thread.role)} in slot {_short(thread.slot)}, which {rules.method} does not have"
+            yield f"thread {_short(thread.id)} is of role {_short(thread.role)} in slot {_short(thread.slot)}, which {rules.method} does not have"
         if not isinstance(next(iter(thread.turns), None), Observation) or not thread.turns[0].ids:
-            yield f"thread {thread.id} does not begin with an observation, so nothing comes before its first action"
+            yield f"thread {_short(thread.id)} does not begin with an observation, so nothing comes before its first action"
         yield from _tokens(thread, rules)
     for action in actions:
         if action.version != lease.version.name:
-            yield f"it asks for version {lease.version.name}; action {action.id} was sampled by {_short(action.version)}"
+            yield f"it asks for version {lease.version.name}; action {_short(action.id)} was sampled by {_short(action.version)}"
 
 
 def _names(trajectories: Sequence[Trajectory], threads: Sequence[Thread], actions: Sequence[Action]) -> Iterator[str]:
@@ -71,7 +71,7 @@ def _names(trajectories: Sequence[Trajectory], threads: Sequence[Thread], action
 
 def _tokens(thread: Thread, rules: Rules | None) -> Iterator[str]:
     for turn in thread.turns:
-        where = turn.id if isinstance(turn, Action) else f"an observation of {thread.id}"
+        where = _short(turn.id) if isinstance(turn, Action) else f"an observation of {_short(thread.id)}"
         if turn.ids and (min(turn.ids) < 0 or (rules is not None and max(turn.ids) >= rules.vocabulary)):
             most = f", the vocabulary has {rules.vocabulary}" if rules is not None else ""
             yield f"{where} has token ids from {_short(min(turn.ids))} to {_short(max(turn.ids))}{most}"
@@ -83,5 +83,5 @@ def _tokens(thread: Thread, rules: Rules | None) -> Iterator[str]:
 
 
 def _short(value: object) -> str:
-    text = str(value)
+    text = " ".join(str(value).split())
     return text if len(text) <= 80 else f"{text[:80]}…"
