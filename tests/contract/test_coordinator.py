@@ -22,7 +22,6 @@ from rolecast.coordinator import app
 from rolecast.coordinator.app import make_app
 from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.client import HttpControl, HttpCoordinator
-from rolecast.coordinator.door import SECRET
 from rolecast.coordinator.leases import Coordinator, Group, Handshake, Lease, Malformed, Refused, Stopped, TeamVersion
 from rolecast.coordinator.tokens import worker_token
 from rolecast.errors import RolecastError
@@ -253,7 +252,7 @@ def test_garbage_is_refused_and_metrics_are_there() -> None:
 
 
 def submit(sides: Sides, lease: Lease, body: bytes) -> httpx.Response:
-    headers = {"Authorization": f"Bearer {worker_token(KEY, 'run', 1)}", SECRET: lease.secret}
+    headers = {"Authorization": f"Bearer {worker_token(KEY, 'run', 1)}", wire.SECRET: lease.secret}
     return httpx.post(f"{sides.url}/v1/groups", params={"lease": lease.id, "attempt": 1}, content=body, headers=headers)
 
 

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 from pydantic import ValidationError
 
-from rolecast.coordinator.door import SECRET, Badges, Door
+from rolecast.coordinator.door import Badges, Door
 from rolecast.coordinator.leases import Coordinator, Malformed, Refused, Stopped, Ticket
 from rolecast.service.app import Service, add_error_handlers
 from rolecast.service.guard import Guard
@@ -81,7 +81,7 @@ def _add_routes_of_workers(app: FastAPI, coordinator: Coordinator, config: str, 
 
     @app.post("/v1/groups")
     async def groups(request: Request, lease: str, attempt: int) -> wire.Accepted:
-        ticket = Ticket(lease, attempt, request.headers.get(SECRET, ""))
+        ticket = Ticket(lease, attempt, request.headers.get(wire.SECRET, ""))
         coordinator.lease_of(ticket)  # before anything is unpacked for it
         body = await request.body()
         async with unpacking:  # one at a time: unpacked, a body may take a hundred times its size

@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 from pydantic import BaseModel
 
-from rolecast.coordinator.door import SECRET
 from rolecast.coordinator.leases import Blame, Group, Handshake, Lease, Malformed, Refused, Stopped, TeamVersion, Ticket
 from rolecast.coordinator.tokens import worker_token
 from rolecast.errors import RolecastError
@@ -117,7 +116,7 @@ class HttpCoordinator:
 
     def complete(self, ticket: Ticket, trajectories: Sequence[Trajectory]) -> bool:
         named = {"lease": ticket.id, "attempt": ticket.attempt}
-        answer = self._http.post("/v1/groups", wire.pack(trajectories), named, {SECRET: ticket.secret})
+        answer = self._http.post("/v1/groups", wire.pack(trajectories), named, {wire.SECRET: ticket.secret})
         return wire.Accepted.model_validate(answer).accepted
 
     def fail(self, ticket: Ticket, reason: str, blame: Blame = "group") -> None:

@@ -23,7 +23,6 @@ from rolecast.wire.coordinator import Badge
 OPEN = frozenset({"/healthz", "/metrics"})
 RUN = "/v1/run"  # open too, but says less
 CONTROL = "/v1/control/"
-SECRET = "x-lease-secret"  # the header that a submission shows its lease's secret in
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from rolecast.errors import RolecastError
 from rolecast.types import Trajectory
 
 MOST_INFLATED = 64 * 2**20  # bytes of one group's trajectories as JSON; some 2 million tokens with their log-probs
+SECRET = "x-lease-secret"  # the header that a submission shows its lease's secret in: addresses end in logs
 _TRAJECTORIES = TypeAdapter(list[Trajectory])
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
