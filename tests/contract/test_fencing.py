@@ -116,10 +116,20 @@ def test_the_record_is_the_later_learners_whatever_the_earlier_one_does(store: S
             later.enter_context(only_learner(FencedStore(store), "s3://b/run"))
             record = store.get("learner")
         assert store.get("learner") == record  # the earlier one did not take it away at its end
-        monkeypatch.setattr(fencing, "LEASE_SECONDS", 0.03)
         over: Any = type("Never", (), {"wait": lambda self, seconds: False})()
-        keep(store, "the earlier one", over)  # returns: it is not its own any more
+        earlier = FencedStore(store)
+        earlier.attempt = 1
+        keep(earlier, "the earlier one", over)  # returns: it is not its own any more
         assert store.get("learner") == record
+
+
+def test_a_record_that_somebody_deleted_is_written_again(store: Store) -> None:
+    with only_learner(FencedStore(store), "s3://b/run"):
+        store.delete("learner")
+        deadline = time.monotonic() + 10
+        while store.get("learner") is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert b"attempt 1" in (store.get("learner") or b"")
 
 
 def test_a_store_that_is_away_when_the_record_is_renewed_ends_nothing(store: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -129,7 +139,10 @@ def test_a_store_that_is_away_when_the_record_is_renewed_ends_nothing(store: Sto
 
     turns = iter([False, False, True])
     over: Any = type("Over", (), {"wait": lambda self, seconds: next(turns)})()
-    fencing._keep(Away(), "me", over)  # type: ignore[arg-type]
+    away: Any = Away()
+    fenced = FencedStore(away)
+    fenced.attempt = 1
+    fencing._keep(fenced, "me", over)
     assert caplog.text.count("cannot be renewed") == 2
 
 

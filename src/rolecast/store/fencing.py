@@ -75,7 +75,7 @@ def only_learner(fenced: FencedStore, where: str) -> Iterator[None]:
     holder = f"{os.uname().nodename} (process {os.getpid()}, attempt {fenced.attempt})"
     over = threading.Event()
     _renew(store, holder)
-    thread = threading.Thread(target=_keep, args=(store, holder, over), name="learner-lease", daemon=True)
+    thread = threading.Thread(target=_keep, args=(fenced, holder, over), name="learner-lease", daemon=True)
     thread.start()
     try:
         yield
@@ -134,14 +134,15 @@ def _wait_for_other(store: Store, where: str) -> None:
             raise InputError(f"{where} is being trained by {_holder(present)}; wait for it or stop it")
 
 
-def _keep(store: Store, holder: str, over: threading.Event) -> None:
-    """Renews the record until it is over, or somebody else's."""
+def _keep(fenced: FencedStore, holder: str, over: threading.Event) -> None:
+    """Renews the record until it is over, or a later attempt's."""
     while not over.wait(LEASE_SECONDS / 3):
         try:
-            if _holder(store.get(LEASE)) != holder:
-                return
-            _renew(store, holder)
-        except RolecastError as error:  # another learner may take over; then the next write of this one says so
+            fenced.check()
+            _renew(fenced.store, holder)
+        except FencedError:  # the next write says so where it is heard
+            return
+        except RolecastError as error:
             log.warning("the learner's record cannot be renewed: %s", error)
 
 
