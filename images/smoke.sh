@@ -106,7 +106,8 @@ sys.exit(f'$3 is in the image' if importlib.util.find_spec('$3') else 0)"
 check() { # check PART USER
     seconds=-
     once "$1" "$2" -- doctor && once "$1" "$2" -- --help || return 1
-    local elsewhere=(--env ROLECAST_COORDINATOR_URL=http://127.0.0.1:9 --env ROLECAST_RETRIEVER_URL=http://127.0.0.1:9 --env ROLECAST_JUDGE_URL=http://127.0.0.1:9)
+    local elsewhere=(--env ROLECAST_COORDINATOR_URL=http://127.0.0.1:9 --env ROLECAST_RETRIEVER_URL=http://127.0.0.1:9 --env ROLECAST_JUDGE_URL=http://127.0.0.1:9
+        --env ROLECAST_RELEASE_KEY=only-to-start-with)
     case $1 in
         control) absent "$1" "$2" torch "import kfp, rolecast.stages.tasks, rolecast.stages.report, rolecast.launching.launcher, rolecast_pipelines.schedule" ;;
         judge) absent "$1" "$2" torch "import rolecast.config" && serve "$1" "$2" --env ROLECAST_JUDGE_BACKEND=lexical -- judge serve ;;

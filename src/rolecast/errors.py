@@ -31,6 +31,14 @@ class EngineError(RolecastError):
     """The engine failed: no episode can go on, so the batch ends. What else fails in an episode is that episode's alone."""
 
 
+class StoreError(RolecastError):
+    """The store does not answer, or refuses to: nothing is known about what lies in it."""
+
+
+class FencedError(RolecastError):
+    """A later attempt of the run was started, so this one may write nothing more."""
+
+
 class RatioGateError(RolecastError):
     """On the first on-policy minibatch the policy disagrees with the log-probs that it was sampled with."""
 

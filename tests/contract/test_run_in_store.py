@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import io
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rolecast.config import RunConfig
-from rolecast.coordinator.process import take_attempt
-from rolecast.errors import InputError
+from rolecast.errors import FencedError, InputError
 from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import ALONE
 from rolecast.learner.settings import OptimizerConfig
 from rolecast.stages import checkpoints
-from rolecast.stages.run import Run, create, open_run
+from rolecast.stages.run import Run, create, open_run, working
+from rolecast.store import fencing
 from rolecast.store.artifact import writing
+from rolecast.store.fencing import take_attempt
 from rolecast.types import ImitationTerm, Objective
 from tests.tiny import tiny_team
 from tests.weed import S3Server
@@ -108,6 +112,48 @@ def test_each_attempt_has_a_number_of_its_own(location: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         numbers = list(pool.map(lambda _: take_attempt(open_run(location).store), range(4)))  # type: ignore[arg-type]
     assert sorted(numbers) == [1, 2, 3, 4]
+
+
+def test_two_machines_do_not_train_one_run(location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fencing, "LEASE_SECONDS", 0.9)
+    run = create(location, CONFIG)
+    with working(run, "sft", training=True):
+        assert run.attempt == 1
+        there = on_another_machine(monkeypatch, tmp_path, location)
+        with pytest.raises(InputError, match=rf"{location} is being trained by"), working(there, "rl", training=True):
+            pytest.fail("both train")
+        with working(there, "eval_sft"):  # which only reads what training made
+            assert there.attempt == 0
+    with working(there, "rl", training=True):
+        assert there.attempt == 2
+
+
+def test_a_learner_that_was_replaced_publishes_checkpoints_and_records_nothing(
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fencing, "LEASE_SECONDS", 0.3)
+    monkeypatch.setattr(fencing, "_keep", lambda *_: None)  # its machine stands still
+    run = create(location, CONFIG)
+    made = make(run, run.stage("rl") / "best" / "step-000001")
+    metrics = run.stage("rl") / "metrics.jsonl"
+    metrics.write_text("1\n")
+    stage = ExitStack()
+    stage.enter_context(working(run, "rl", training=True))
+    there = on_another_machine(monkeypatch, tmp_path, location)
+    with working(there, "rl", training=True):
+        writes: list[Callable[[], Any]] = [
+            lambda: run.publish(made),
+            lambda: run.record(metrics),
+            lambda: run.discard(made),
+            lambda: checkpoints.save(run, "rl", 1, learner(), {}, keep=2),
+        ]
+        for write in writes:
+            with pytest.raises(FencedError):
+                write()
+        assert not list((run.stage("rl") / "checkpoints").glob("*"))  # no node begins to upload its part
+        assert there.artifacts(there.stage("rl") / "checkpoints") == []
+        with pytest.raises(FencedError):
+            stage.close()  # it would note the stage's seconds
 
 
 def learner() -> Learner:

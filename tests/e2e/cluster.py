@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.weed import S3Server, free_ports
 
 BIN = Path(sys.executable).parent
+RELEASE_KEY = "what learner and workers share"
 
 
 class Process:
@@ -74,6 +75,7 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         return {
             **os.environ, **self.weed.environ, "OMP_NUM_THREADS": "1", "ROLECAST_COORDINATOR_PORT": str(self.coordinator_port),
+            "ROLECAST_RELEASE_KEY": RELEASE_KEY,
             "ROLECAST_COORDINATOR_URL": f"http://127.0.0.1:{self.coordinator_port}",
             "ROLECAST_RETRIEVER_URL": f"http://127.0.0.1:{self.retriever_port}", "ROLECAST_JUDGE_URL": f"http://127.0.0.1:{self.judge_port}",
         }  # fmt: skip

@@ -16,6 +16,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from rolecast.config import RunConfig, make_config
+from rolecast.coordinator.client import HttpCoordinator
+from rolecast.errors import RolecastError
 from rolecast.methods.registry import make_method
 from rolecast.retriever.index import LocalRetriever
 from rolecast.rollout.render import Renderer
@@ -25,7 +27,7 @@ from rolecast.stages.train import train
 from rolecast.stages.world import world
 from rolecast.types import Trajectory
 from rolecast.wire.coordinator import unpack
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import RELEASE_KEY, Cluster
 from tests.e2e.replay import replayed
 from tests.weed import S3Server
 
@@ -90,12 +92,12 @@ def metric(cluster: Cluster, name: str) -> float:
 
 
 def version(cluster: Cluster) -> str:
+    """What the coordinator has workers play with; nothing while there is none."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{cluster.coordinator_port}/v1/run", timeout=2) as answer:
-            told = json.loads(answer.read())
-    except OSError:
+        info = HttpCoordinator(f"http://127.0.0.1:{cluster.coordinator_port}", RELEASE_KEY, patience=0).run_info()
+    except RolecastError:
         return ""
-    return told["version"]["name"] if told["version"] else ""
+    return info.version.name if info.version else ""
 
 
 def recorded(run: Run, folder: Path) -> dict[int, list[Trajectory]]:
@@ -126,7 +128,7 @@ def test_a_run_over_processes_survives_the_loss_of_each(cluster: Cluster, model:
     learner = cluster.learner("rl")
 
     # In the middle of the second step the retriever goes, so the step cannot end; then the worker goes too.
-    cluster.until(lambda: version(cluster) == "slice/1.1" and metric(cluster, "leases_held") > 0, learner, 200)
+    cluster.until(lambda: version(cluster) == "slice/2.1" and metric(cluster, "leases_held") > 0, learner, 200)
     retriever.kill()
     time.sleep(1)
     worker.kill()
@@ -165,9 +167,9 @@ def check_groups(shards: dict[int, list[Trajectory]]) -> None:
 
 
 def check_versions(shards: dict[int, list[Trajectory]]) -> None:
-    """Each step was sampled by the weights of the step before, the last one by the second attempt's."""
+    """Each step was sampled by the weights of the step before, the last one by the third attempt's. SFT was the first."""
     sampled_by = {step: {action.version for t in trajectories for action in t.actions} for step, trajectories in shards.items()}
-    assert sampled_by == {0: {"slice/1.0"}, 1: {"slice/1.1"}, 2: {"slice/2.2"}}
+    assert sampled_by == {0: {"slice/2.0"}, 1: {"slice/2.1"}, 2: {"slice/3.2"}}
 
 
 def check_rewards(run: Run, shards: dict[int, list[Trajectory]], folder: Path) -> None:

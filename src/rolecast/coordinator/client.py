@@ -12,22 +12,38 @@ from typing import Any
 import httpx
 from pydantic import BaseModel
 
-from rolecast.coordinator.leases import Group, Handshake, Lease, Refused, Stopped, TeamVersion
+from rolecast.coordinator.leases import Blame, Group, Handshake, Lease, Malformed, Refused, Stopped, TeamVersion, Ticket
+from rolecast.coordinator.tokens import worker_token
 from rolecast.errors import RolecastError
+from rolecast.retries import Tries
 from rolecast.types import Trajectory
 from rolecast.wire import coordinator as wire
 
+_ERRORS = {401: Refused, 409: Refused, 410: Stopped, 413: Malformed, 422: Malformed}
+
+
+def _nothing() -> None: ...
+
 
 class _Http:
-    def __init__(self, url: str, headers: Mapping[str, str], patience: float, sleep: Callable[[float], None]) -> None:
-        self._client = httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(60.0, connect=5.0))
-        self._patience = patience
-        self._sleep = sleep
+    """`check`, asked after every try that failed, raises when there is nothing left to wait for."""
 
-    def post(self, path: str, body: BaseModel | bytes, params: Mapping[str, Any] | None = None) -> Any:
+    def __init__(self, url: str, patience: float, sleep: Callable[[float], None], check: Callable[[], None] = _nothing) -> None:
+        self._client = httpx.Client(base_url=url, timeout=httpx.Timeout(60.0, connect=5.0))
+        self._patience, self._sleep, self._check = patience, sleep, check
+
+    def show(self, token: str | None) -> None:
+        """From now on calls carry the token."""
+        self._client.headers.pop("Authorization", None)
+        if token is not None:
+            self._client.headers["Authorization"] = f"Bearer {token}"
+
+    def post(
+        self, path: str, body: BaseModel | bytes, params: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+    ) -> Any:
         content = body if isinstance(body, bytes) else body.model_dump_json().encode()
         kind = "application/gzip" if isinstance(body, bytes) else "application/json"
-        return self._call("POST", path, content=content, headers={"Content-Type": kind}, params=params)
+        return self._call("POST", path, content=content, headers={"Content-Type": kind, **(headers or {})}, params=params)
 
     def answers(self) -> bool:
         """Whether it is there and takes us for its learner: what else listens on the port is not it."""
@@ -41,8 +57,7 @@ class _Http:
 
     def _call(self, method: str, path: str, **options: Any) -> Any:
         """Tries again, ever more slowly, while the server is away; gives up after `patience` seconds."""
-        deadline = time.monotonic() + self._patience
-        delay = 0.1
+        tries = Tries(self._patience)
         while True:
             try:
                 answer = self._client.request(method, path, **options)
@@ -51,59 +66,88 @@ class _Http:
                 answer, problem = None, f"{type(error).__name__}: {error}"
             if answer is not None and answer.status_code < 500:
                 return self._read(answer, path)
-            if time.monotonic() + delay > deadline:
+            self._check()
+            pause = tries.pause()
+            if pause is None:
                 raise RolecastError(
                     f"the coordinator at {self._client.base_url} does not answer {path} ({problem}); is its learner running?"
                 )
-            self._sleep(delay)
-            delay = min(2 * delay, 5.0)
+            self._sleep(pause)
 
     def _read(self, answer: httpx.Response, path: str) -> Any:
-        if answer.status_code == 409:
-            raise Refused(answer.json()["detail"])
-        if answer.status_code == 410:
-            raise Stopped(answer.json()["detail"])
-        if answer.is_error:
-            raise RolecastError(f"the coordinator refused {path} with {answer.status_code}: {answer.text[:300]}")
-        return answer.json()
+        if answer.is_success:
+            return answer.json()
+        try:
+            detail = str(answer.json()["detail"])
+        except (ValueError, KeyError, TypeError):
+            detail = answer.text[:300]
+        said = f"the coordinator at {self._client.base_url} refused {path} with {answer.status_code}: {detail}"
+        raise _ERRORS.get(answer.status_code, RolecastError)(said)
 
 
 class HttpCoordinator:
-    """What `rollout.worker` needs of a coordinator. `patience`: seconds to wait for one that is away."""
+    """What `rollout.worker` needs of a coordinator. `key`: the release's. `patience`: seconds to wait for one that is away."""
 
-    def __init__(self, url: str, patience: float = 300.0, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._http = _Http(url, {}, patience, sleep)
+    def __init__(self, url: str, key: str, patience: float = 300.0, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._http = _Http(url, patience, sleep)
+        self._key = key
+        self._attempt: wire.Attempt | None = None
+        self._badges: dict[str, wire.Badge] = {}
 
     def run_info(self) -> wire.RunInfo:
+        """What the run is now. It comes first: the calls below are for the attempt that it found."""
+        self._http.show(None)
+        found = wire.Attempt.model_validate(self._http.get("/v1/run"))
+        if found != self._attempt:
+            self._attempt = found
+            self._badges.clear()
+        self._http.show(worker_token(self._key, found.run, found.attempt))
         return wire.RunInfo.model_validate(self._http.get("/v1/run"))
 
     def lease(self, worker: str, handshake: Handshake, capacity: int) -> list[Lease]:
-        offer = wire.Offer(worker=worker, handshake=handshake, capacity=capacity)
+        if worker not in self._badges:
+            self._badges[worker] = wire.Badge.model_validate(self._http.post("/v1/join", wire.Join(name=worker)))
+        offer = wire.Offer(badge=self._badges[worker], handshake=handshake, capacity=capacity)
         return wire.Leases.model_validate(self._http.post("/v1/lease", offer)).leases
 
-    def extend(self, lease_ids: Sequence[str]) -> list[str]:
-        return wire.Heartbeat.model_validate(self._http.post("/v1/heartbeat", wire.Heartbeat(leases=list(lease_ids)))).leases
+    def extend(self, tickets: Sequence[Ticket]) -> list[str]:
+        beat = wire.Heartbeat(leases=[_ticket(ticket) for ticket in tickets])
+        return wire.Held.model_validate(self._http.post("/v1/heartbeat", beat)).leases
 
-    def complete(self, lease_id: str, attempt: int, trajectories: Sequence[Trajectory]) -> bool:
-        answer = self._http.post("/v1/groups", wire.pack(trajectories), {"lease": lease_id, "attempt": attempt})
+    def complete(self, ticket: Ticket, trajectories: Sequence[Trajectory]) -> bool:
+        named = {"lease": ticket.id, "attempt": ticket.attempt}
+        answer = self._http.post("/v1/groups", wire.pack(trajectories), named, {wire.SECRET: ticket.secret})
         return wire.Accepted.model_validate(answer).accepted
 
-    def fail(self, lease_id: str, reason: str, version: str | None = None) -> None:
-        self._http.post("/v1/failure", wire.Failure(lease=lease_id, reason=reason[:500], version=version))
+    def fail(self, ticket: Ticket, reason: str, blame: Blame = "group") -> None:
+        self._http.post("/v1/failure", wire.Failure(lease=_ticket(ticket), reason=reason[:500], blame=blame))
+
+
+def _ticket(ticket: Ticket) -> Ticket:
+    """Without the rest of a lease: its group need not travel."""
+    return Ticket(ticket.id, ticket.attempt, ticket.secret)
 
 
 class HttpControl:
-    """What the learner needs of its coordinator, which is a child process of it."""
+    """What the learner needs of its coordinator, which is a child process of it. `check` raises once that has ended."""
 
-    def __init__(self, url: str, token: str, patience: float = 60.0, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._http = _Http(url, {"Authorization": f"Bearer {token}"}, patience, sleep)
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        patience: float = 60.0,
+        sleep: Callable[[float], None] = time.sleep,
+        check: Callable[[], None] = _nothing,
+    ) -> None:
+        self._http = _Http(url, patience, sleep, check)
+        self._http.show(token)
+        self._check = check
         self.counts: Mapping[str, int] = {}
 
-    def wait_until_ready(self, check: Callable[[], None], seconds: float = 30.0) -> None:
-        """`check` raises when there is nothing left to wait for."""
+    def wait_until_ready(self, seconds: float = 30.0) -> None:
         deadline = time.monotonic() + seconds
         while not self._http.answers():
-            check()
+            self._check()
             if time.monotonic() > deadline:
                 raise RolecastError(f"the coordinator does not answer after {seconds:.0f} s; is its port taken?")
             time.sleep(0.1)
@@ -115,10 +159,14 @@ class HttpControl:
         self._http.post("/v1/control/groups", wire.Work(groups=list(groups)))
 
     def collected(self, received: Sequence[str] = ()) -> tuple[dict[str, list[Trajectory]], dict[str, str]]:
-        answer = self._http.post("/v1/control/collected", wire.Received(groups=list(received), wait=10.0))
-        found = wire.Collected.model_validate(answer)
+        """Waits for something to tell."""
+        found = wire.Collected.model_validate(self._http.post("/v1/control/collected", wire.Received(groups=list(received))))
         self.counts = found.counts
         done: dict[str, list[Trajectory]] = {}
         for trajectory in wire.unpack(found.done):
             done.setdefault(trajectory.group, []).append(trajectory)
         return done, found.abandoned
+
+    def acknowledge(self, received: Sequence[str]) -> None:
+        answer = self._http.post("/v1/control/acknowledged", wire.Received(groups=list(received)))
+        self.counts = wire.Counted.model_validate(answer).counts

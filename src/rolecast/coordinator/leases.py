@@ -8,20 +8,31 @@ comes first is taken. The same object works in this process and behind `coordina
 from __future__ import annotations
 
 import logging
+import secrets
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Literal
 
+from rolecast.coordinator.checks import Rules, faults
+from rolecast.coordinator.tokens import same
 from rolecast.errors import RolecastError
 from rolecast.ports import Sampling
 from rolecast.types import Question, Trajectory
 
 log = logging.getLogger(__name__)
+Blame = Literal["group", "version", "nobody"]  # for a lease that is given back: "nobody" where the worker's surroundings failed it
+MOST_ENDED, MOST_WORKERS = 10_000, 10_000  # leases that ended and workers that are remembered: the oldest are forgotten
 
 
 class Refused(RolecastError):
     """An offer or a submission that contradicts what the run is: over HTTP, 409."""
+
+
+class Malformed(Refused):
+    """A submission that no worker of the run's could have made: over HTTP, 422. Its lease stays as it was."""
 
 
 class Stopped(RolecastError):
@@ -58,10 +69,17 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class Ticket:
+    """What speaks for a lease. The secret is drawn anew for each: only the worker that was given the lease has it."""
+
     id: str
-    run: str
     attempt: int
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease(Ticket):
+    run: str
     group: Group
     version: TeamVersion
     seconds: float  # until it expires, unless a heartbeat extends it
@@ -76,7 +94,7 @@ class _Held:
 
 @dataclass(slots=True)
 class Coordinator:
-    """Not thread-safe: one event loop, or one loop of a trainer, calls it."""
+    """Not thread-safe: one event loop, or one loop of a trainer, calls it. Without `rules`, vocabulary and roles are not checked."""
 
     run: str
     attempt: int
@@ -84,30 +102,35 @@ class Coordinator:
     lease_seconds: float = 60.0
     tries: int = 3  # leases of one group before it is abandoned
     clock: Callable[[], float] = time.monotonic
+    rules: Rules | None = None
     version: TeamVersion | None = None
     counts: Counter[str] = field(default_factory=Counter)
-    _waiting: deque[Group] = field(default_factory=deque)
+    _waiting: OrderedDict[str, Group] = field(default_factory=OrderedDict)
     _held: dict[str, _Held] = field(default_factory=dict)
     _leased: Counter[str] = field(default_factory=Counter)  # leases of each open group so far
+    _numbers: count[int] = field(default_factory=lambda: count(1))  # of leases
     _open: dict[str, Group] = field(default_factory=dict)
     _done: dict[str, list[Trajectory]] = field(default_factory=dict)
     _abandoned: dict[str, str] = field(default_factory=dict)
-    _ended: dict[str, Lease] = field(default_factory=dict)  # leases of the current version that were completed, lost or given back
-    _failures: dict[str, set[str]] = field(default_factory=dict)  # version -> workers that could not load it
-    _workers: dict[str, float] = field(default_factory=dict)  # when each worker was last heard of
+    _ended: OrderedDict[str, Lease] = field(
+        default_factory=OrderedDict
+    )  # leases of the current version that were completed, lost or given back
+    _failing: set[str] = field(default_factory=set)  # workers that could not load the current version
+    _workers: OrderedDict[str, float] = field(default_factory=OrderedDict)  # when each was last heard of, that one last
 
     def publish(self, version: TeamVersion) -> None:
         """From now on leases name this version. Its manifest is committed already."""
-        self.version = version
-        self._ended.clear()
+        if version != self.version:
+            self.version = version
+            self._ended.clear()
+            self._failing.clear()
 
     def add(self, groups: Sequence[Group]) -> None:
         """Opens groups for lease. One that is open, or waits to be collected, is not opened twice."""
         for group in groups:
             if group.id in self._open or group.id in self._done:
                 continue
-            self._open[group.id] = group
-            self._waiting.append(group)
+            self._open[group.id] = self._waiting[group.id] = group
 
     def lease(self, worker: str, handshake: Handshake, capacity: int) -> list[Lease]:
         """Up to `capacity` groups for a worker. Raises `Refused` where its handshake differs or it is quarantined."""
@@ -115,62 +138,72 @@ class Coordinator:
             ours, theirs = getattr(self.handshake, name), getattr(handshake, name)
             if ours != theirs:
                 raise Refused(f"worker {worker}: its {name} is {theirs}, the run's is {ours}; deploy the same release and config")
-        self._workers[worker] = self.clock()
+        self._heard(worker)
         if self.version is None:
             return []
-        if worker in self._failures.get(self.version.name, ()):
+        if worker in self._failing:
             raise Refused(f"worker {worker} is quarantined: it could not load version {self.version.name}; see its log")
         self.expire()
         leases: list[Lease] = []
         while self._waiting and len(leases) < capacity:
-            group = self._waiting.popleft()
+            _, group = self._waiting.popitem(last=False)
             self._leased[group.id] += 1
             self.counts["leased"] += 1
-            lease = Lease(
-                f"{self.attempt}/{group.id}/{self._leased[group.id]}", self.run, self.attempt, group, self.version, self.lease_seconds
-            )
+            id = f"{self.attempt}/{group.id}/{next(self._numbers)}"
+            lease = Lease(id, self.attempt, secrets.token_urlsafe(16), self.run, group, self.version, self.lease_seconds)
             self._held[lease.id] = _Held(lease, worker, self.clock() + self.lease_seconds)
             leases.append(lease)
         return leases
 
-    def extend(self, lease_ids: Sequence[str]) -> list[str]:
-        """A heartbeat: extends the leases and returns those that are still held; the rest are lost to the worker."""
+    def extend(self, tickets: Sequence[Ticket]) -> list[str]:
+        """A heartbeat: extends the leases and returns the ids of those that are still held; the rest are lost to the worker."""
         self.expire()
-        held = [id for id in lease_ids if id in self._held]
-        for id in held:
-            self._held[id].deadline = self.clock() + self.lease_seconds
-            self._workers[self._held[id].worker] = self.clock()
-        return held
+        held = [self._held[t.id] for t in tickets if t.id in self._held and same(t.secret, self._held[t.id].lease.secret)]
+        for one in held:
+            one.deadline = self.clock() + self.lease_seconds
+            self._heard(one.worker)
+        return [one.lease.id for one in held]
 
-    def complete(self, lease_id: str, attempt: int, trajectories: Sequence[Trajectory]) -> bool:
-        """Takes a group's trajectories; False for one that was taken before. Raises `Refused` for what no lease here asked for."""
-        if attempt != self.attempt:
+    def lease_of(self, ticket: Ticket) -> Lease:
+        """The lease that a ticket speaks for. Raises `Refused` for one of another attempt or version, or with another secret."""
+        if ticket.attempt != self.attempt:
             self.counts["fenced"] += 1
-            raise Refused(f"lease {lease_id} is of attempt {attempt}, this is attempt {self.attempt} of run {self.run}; lease again")
-        lease = self._held[lease_id].lease if lease_id in self._held else self._ended.get(lease_id)
-        if lease is None:
-            raise Refused(f"lease {lease_id} is not one of attempt {self.attempt} of run {self.run} for its current version")
-        if lease.group.id not in self._open:  # taken, or abandoned, meanwhile
-            self._end(lease_id)
+            raise Refused(
+                f"lease {ticket.id} is of attempt {ticket.attempt}, this is attempt {self.attempt} of run {self.run}; lease again"
+            )
+        lease = self._held[ticket.id].lease if ticket.id in self._held else self._ended.get(ticket.id)
+        if lease is None or not same(ticket.secret, lease.secret):
+            raise Refused(f"lease {ticket.id} is not one of attempt {self.attempt} of run {self.run} for its current version, or not yours")
+        return lease
+
+    def complete(self, ticket: Ticket, trajectories: Sequence[Trajectory]) -> bool:
+        """Takes a group's trajectories; False for one that was taken before. Raises `Refused` for what no lease here asked for."""
+        lease = self.lease_of(ticket)
+        group = lease.group
+        if group.id not in self._open:  # taken, or abandoned, meanwhile
+            self._end(lease.id)
             self.counts["duplicates"] += 1
             return False
-        _check(lease, trajectories)
-        self._end(lease_id)
-        self._close(lease.group.id)
-        self._done[lease.group.id] = list(trajectories)
+        if fault := next(faults(lease, trajectories, self.rules), None):
+            raise Malformed(f"lease {lease.id}: {fault}")
+        self._end(lease.id)
+        self._close(group.id)
+        self._done[group.id] = [replace(t, question=group.question) for t in trajectories]
         self.counts["accepted"] += 1
         return True
 
-    def fail(self, lease_id: str, reason: str, version: str | None = None) -> None:
-        """A worker gives a lease back. With `version`, because it could not load it: then it gets no more leases for it."""
-        held = self._held.get(lease_id)
-        if held is None:
+    def fail(self, ticket: Ticket, reason: str, blame: Blame = "group") -> None:
+        """A worker gives a lease back. Where it could not load the lease's version, it gets no more leases for that."""
+        if ticket.id not in self._held:
             return
-        self._end(lease_id)
-        if version is not None:
-            self._failures.setdefault(version, set()).add(held.worker)
-            self._leased[held.lease.group.id] -= 1  # the group is not to blame
-        self._again(held.lease.group, f"worker {held.worker}: {reason}")
+        lease = self.lease_of(ticket)
+        worker = self._held[lease.id].worker
+        self._end(lease.id)
+        if blame == "version" and lease.version == self.version:
+            self._failing.add(worker)
+        if blame != "group":
+            self._leased[lease.group.id] -= 1
+        self._again(lease.group, f"worker {worker}: {reason}")
 
     def expire(self) -> None:
         """Leases whose worker went silent: their groups are leased again, or abandoned after `tries`."""
@@ -185,10 +218,13 @@ class Coordinator:
         """Completed groups, and abandoned ones with the last reason. Those `received` are forgotten: an answer may get lost."""
         self.expire()
         self._check_health()
+        self.acknowledge(received)
+        return dict(self._done), dict(self._abandoned)
+
+    def acknowledge(self, received: Sequence[str]) -> None:
         for id in received:
             self._done.pop(id, None)
             self._abandoned.pop(id, None)
-        return dict(self._done), dict(self._abandoned)
 
     @property
     def waiting(self) -> int:
@@ -202,13 +238,18 @@ class Coordinator:
         """Workers heard of in the last `within` seconds."""
         return [name for name, seen in self._workers.items() if self.clock() - seen <= within]
 
+    def _heard(self, worker: str) -> None:
+        self._workers[worker] = self.clock()
+        self._workers.move_to_end(worker)
+        if len(self._workers) > MOST_WORKERS:
+            self._workers.popitem(last=False)
+
     def _check_health(self) -> None:
-        failing = self._failures.get(self.version.name, set()) if self.version else set()
-        healthy = set(self.workers(2 * self.lease_seconds)) - failing
-        if len(failing) >= 2 or (failing and not healthy):
+        healthy = set(self.workers(2 * self.lease_seconds)) - self._failing
+        if len(self._failing) >= 2 or (self._failing and not healthy):
             assert self.version is not None
             raise Stopped(
-                f"version {self.version.name} could not be loaded by {', '.join(sorted(failing))}; see their logs, "
+                f"version {self.version.name} could not be loaded by {', '.join(sorted(self._failing)[:10])}; see their logs, "
                 f"compare the artifact {self.version.artifact} with its manifest"
             )
 
@@ -222,25 +263,15 @@ class Coordinator:
             self.counts["abandoned"] += 1
         else:
             log.info("group %s is leased again: %s", group.id, reason)
-            self._waiting.append(group)
+            self._waiting[group.id] = group
 
     def _end(self, lease_id: str) -> None:
         held = self._held.pop(lease_id, None)
         if held is not None:
             self._ended[lease_id] = held.lease
+            if len(self._ended) > MOST_ENDED:
+                self._ended.popitem(last=False)
 
     def _close(self, group_id: str) -> None:
-        group = self._open.pop(group_id)
-        del self._leased[group_id]
-        if group in self._waiting:  # it was given back before a late submission of it came
-            self._waiting.remove(group)
-
-
-def _check(lease: Lease, trajectories: Sequence[Trajectory]) -> None:
-    """A submission is the leased group, whole, and every action of it was sampled by the leased version."""
-    members = tuple(t.member for t in trajectories)
-    if any(t.group != lease.group.id for t in trajectories) or members != lease.group.members:
-        raise Refused(f"lease {lease.id} is for members {lease.group.members} of group {lease.group.id}, not for {members}")
-    other = {action.version for t in trajectories for action in t.actions} - {lease.version.name}
-    if other:
-        raise Refused(f"lease {lease.id} asks for version {lease.version.name}; actions were sampled by {', '.join(sorted(other))}")
+        del self._open[group_id], self._leased[group_id]
+        self._waiting.pop(group_id, None)  # it was given back before a late submission of it came

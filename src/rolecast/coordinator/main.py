@@ -1,15 +1,18 @@
-"""`python -m rolecast.coordinator.main`: settings on stdin, the learner's token in the environment. Imports no torch."""
+"""`python -m rolecast.coordinator.main`: settings on stdin, secrets in the environment. Imports no torch."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 
 import uvicorn
 
 from rolecast.coordinator.app import make_app
+from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.leases import Coordinator, Handshake
+from rolecast.coordinator.tokens import release_key, worker_token
 from rolecast.processes import die_with_parent
 from rolecast.service.logs import configure_logging
 
@@ -18,10 +21,13 @@ def main() -> None:
     die_with_parent()
     settings = json.load(sys.stdin)
     configure_logging("info")
+    logging.getLogger("rolecast.access").setLevel("WARNING")  # every worker asks every second
+    run, attempt = settings["run"], settings["attempt"]
     coordinator = Coordinator(
-        settings["run"], settings["attempt"], Handshake(**settings["handshake"]), settings["lease_seconds"], settings["tries"]
+        run, attempt, Handshake(**settings["handshake"]), settings["lease_seconds"], settings["tries"], rules=Rules(**settings["rules"])
     )
-    app = make_app(coordinator, settings["config"], settings["stage"], settings["store"], os.environ["ROLECAST_COORDINATOR_TOKEN"])
+    worker = worker_token(release_key(os.environ), run, attempt)
+    app = make_app(coordinator, settings["config"], settings["stage"], settings["store"], os.environ["ROLECAST_COORDINATOR_TOKEN"], worker)
     uvicorn.run(app, host="0.0.0.0", port=settings["port"], log_config=None, access_log=False)
 
 

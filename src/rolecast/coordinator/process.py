@@ -7,22 +7,21 @@ import os
 import secrets
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
+from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.client import HttpControl
 from rolecast.coordinator.leases import Handshake
+from rolecast.coordinator.tokens import release_key
 from rolecast.errors import RolecastError
-from rolecast.ports import Store
 from rolecast.processes import PARENT
 from rolecast.stages.run import Run
 from rolecast.types import Stage
 
 PORT = "ROLECAST_COORDINATOR_PORT"
 TOKEN = "ROLECAST_COORDINATOR_TOKEN"
-MOST_ATTEMPTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +31,18 @@ class Child:
 
 
 @contextmanager
-def child_coordinator(run: Run, stage: Stage, handshake: Handshake) -> Iterator[Child]:
-    """Takes the run's next attempt, starts the coordinator and stops it at the end. Its port is ROLECAST_COORDINATOR_PORT, or 8300."""
-    assert run.store is not None
-    attempt = take_attempt(run.store)
+def child_coordinator(run: Run, stage: Stage, handshake: Handshake, rules: Rules) -> Iterator[Child]:
+    """Starts the coordinator of the run's present attempt and stops it at the end. Its port is ROLECAST_COORDINATOR_PORT, or 8300.
+
+    The environment must hold the release's key, from which coordinator and workers derive their token.
+    """
+    release_key(os.environ)
     token = secrets.token_urlsafe(24)
     port = int(os.environ.get(PORT, "8300"))
     settings = {
-        "run": run.config.name, "attempt": attempt, "handshake": asdict(handshake), "config": run.config.model_dump_json(), "store": run.location,
-        "stage": stage.name, "lease_seconds": run.config.rl(stage.name).lease_seconds, "tries": run.config.rl(stage.name).lease_tries, "port": port,
+        "run": run.config.name, "attempt": run.attempt, "handshake": asdict(handshake), "config": run.config.model_dump_json(),
+        "store": run.location, "stage": stage.name, "lease_seconds": run.config.rl(stage.name).lease_seconds, "tries": run.config.rl(stage.name).lease_tries, "port": port,
+        "rules": asdict(rules),
     }  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-m", "rolecast.coordinator.main"],
@@ -52,9 +54,9 @@ def child_coordinator(run: Run, stage: Stage, handshake: Handshake) -> Iterator[
         assert process.stdin is not None
         process.stdin.write(json.dumps(settings))
         process.stdin.close()
-        control = HttpControl(f"http://127.0.0.1:{port}", token)
-        control.wait_until_ready(lambda: _check(process))
-        yield Child(attempt, control)
+        control = HttpControl(f"http://127.0.0.1:{port}", token, check=lambda: _check(process))
+        control.wait_until_ready()
+        yield Child(run.attempt, control)
     finally:
         process.terminate()
         try:
@@ -64,15 +66,9 @@ def child_coordinator(run: Run, stage: Stage, handshake: Handshake) -> Iterator[
             process.wait()
 
 
-def take_attempt(store: Store) -> int:
-    """The number after the last attempt of this run. Two learners that start at once get different ones; the later fences the earlier."""
-    claim = uuid.uuid4().bytes  # of two that race, each can tell its own
-    for attempt in range(1, MOST_ATTEMPTS):
-        if store.put(f"attempts/{attempt:04d}", claim, absent=True):
-            return attempt
-    raise RolecastError(f"the run was started {MOST_ATTEMPTS - 1} times; something restarts it for ever")
-
-
 def _check(process: subprocess.Popen[str]) -> None:
     if process.poll() is not None:
-        raise RolecastError(f"the coordinator ended with exit code {process.returncode} while it started; its output is above")
+        raise RolecastError(
+            f"the coordinator, a child process of the learner, ended with exit code {process.returncode}; its output is above, "
+            "the same command goes on from the newest checkpoint"
+        )

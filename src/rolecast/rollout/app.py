@@ -19,6 +19,7 @@ from pydantic import Field
 
 from rolecast.coordinator.client import HttpCoordinator
 from rolecast.coordinator.leases import Refused
+from rolecast.coordinator.tokens import release_key
 from rolecast.errors import EngineError, InputError, RolecastError
 from rolecast.judge.client import HttpJudge
 from rolecast.retriever.client import HttpRetriever
@@ -33,7 +34,10 @@ NAP = 1.0  # seconds between questions to a coordinator that has no work, or is 
 
 
 class RolloutSettings(ServiceSettings):
-    """Where the worker's work comes from. `capacity`: groups that it plays at once. `name`: by default the host's, and a number."""
+    """Where the worker's work comes from. `capacity`: groups that it plays at once. `name`: by default the host's, and a number.
+
+    The release's key comes from ROLECAST_RELEASE_KEY, and no flag takes it.
+    """
 
     coordinator_url: Address
     retriever_url: Address
@@ -45,15 +49,15 @@ class RolloutSettings(ServiceSettings):
 
 def make_rollout(settings: RolloutSettings) -> tuple[FastAPI, Service]:
     service = Service("rollout", settings.max_body_bytes)
-    loop = _Loop(settings, service)
+    loop = _Loop(settings, service, release_key(os.environ))
     return make_app(service, loop.live), service
 
 
 class _Loop:
     """The worker's loop, in a thread of its own: playing blocks, and probes must be answered meanwhile."""
 
-    def __init__(self, settings: RolloutSettings, service: Service) -> None:
-        self.settings, self.service = settings, service
+    def __init__(self, settings: RolloutSettings, service: Service, key: str) -> None:
+        self.settings, self.service, self.key = settings, service, key
         self.over = threading.Event()
         self.groups = Counter("rolecast_rollout_groups", "Groups played.", registry=service.registry)
 
@@ -69,7 +73,7 @@ class _Loop:
         s = self.settings
         name = s.name or f"{os.uname().nodename}-{uuid.uuid4().hex[:6]}"
         work = Path(s.workdir or os.environ.get("ROLECAST_WORKDIR") or tempfile.mkdtemp(prefix="rolecast-rollout-")) / name
-        coordinator = HttpCoordinator(s.coordinator_url, patience=0)
+        coordinator = HttpCoordinator(s.coordinator_url, self.key, patience=0)
         while not self._stopping():
             try:
                 worker = self._join(coordinator, name, work)

@@ -35,7 +35,13 @@ class Control(Protocol):
 
     def add(self, groups: Sequence[Group]) -> None: ...
 
-    def collected(self, received: Sequence[str] = ()) -> tuple[dict[str, list[Trajectory]], dict[str, str]]: ...
+    def collected(self, received: Sequence[str] = ()) -> tuple[dict[str, list[Trajectory]], dict[str, str]]:
+        """What is finished or abandoned; may wait until something is."""
+        ...
+
+    def acknowledge(self, received: Sequence[str]) -> None:
+        """The last word on groups: nothing more is asked, so it never waits."""
+        ...
 
 
 @dataclass(slots=True)
@@ -72,7 +78,7 @@ class Rollouts:
             lost |= abandoned
             if self.work is None and finished:
                 progress(sum(map(len, done.values())))
-        self.control.collected([*done, *lost])
+        self.control.acknowledge([*done, *lost])
         if lost:
             log.warning("%d of %d groups were abandoned; the last: %s", len(lost), len(groups), next(reversed(lost.values())))
         if not done:

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ParamSpec, Protocol, TypeVar
 
-from rolecast.coordinator.leases import Handshake, Lease, Refused, TeamVersion
-from rolecast.errors import RolecastError
+from rolecast.coordinator.leases import Blame, Handshake, Lease, Refused, TeamVersion, Ticket
+from rolecast.errors import RolecastError, StoreError
 from rolecast.rollout.collect import Collector, Tell
 from rolecast.rollout.scheduler import ended
 from rolecast.types import Trajectory
@@ -31,11 +31,11 @@ class Leases(Protocol):
 
     def lease(self, worker: str, handshake: Handshake, capacity: int) -> list[Lease]: ...
 
-    def extend(self, lease_ids: Sequence[str]) -> list[str]: ...
+    def extend(self, tickets: Sequence[Ticket]) -> list[str]: ...
 
-    def complete(self, lease_id: str, attempt: int, trajectories: Sequence[Trajectory]) -> bool: ...
+    def complete(self, ticket: Ticket, trajectories: Sequence[Trajectory]) -> bool: ...
 
-    def fail(self, lease_id: str, reason: str, version: str | None = None) -> None: ...
+    def fail(self, ticket: Ticket, reason: str, blame: Blame = "group") -> None: ...
 
 
 class Team(Protocol):
@@ -100,7 +100,8 @@ class Worker:
             self.team.load(version)
         except RolecastError as error:
             log.error("%s", error)
-            self._give_back(leases, str(error), version.name)
+            # A store that is away says nothing about the version.
+            self._give_back(leases, str(error), "nobody" if isinstance(error, StoreError) else "version")
             return False
         return True
 
@@ -149,7 +150,7 @@ class Worker:
         """Takes from `done` what the coordinator took or refused. While others are in flight, one that is away gets more time."""
         for id in list(done):
             try:
-                if not await self._call(self.coordinator.complete, id, self._held[id].attempt, done[id]):
+                if not await self._call(self.coordinator.complete, self._held[id], done[id]):
                     log.info("lease %s: the group was taken already", id)
             except Refused as error:  # another attempt has taken over, or the lease is of a version that is no longer asked for
                 log.warning("%s", error)
@@ -164,11 +165,11 @@ class Worker:
     async def _call(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.to_thread(ask, *args, **kwargs) if self.remote else ask(*args, **kwargs)
 
-    def _give_back(self, leases: Sequence[Lease], reason: str, version: str | None = None) -> None:
-        """With `version`, because it could not be loaded. Without an answer they expire, as if the worker had died."""
+    def _give_back(self, leases: Sequence[Lease], reason: str, blame: Blame = "group") -> None:
+        """Without an answer they expire, as if the worker had died."""
         try:
             for lease in leases:
-                self.coordinator.fail(lease.id, reason, version)
+                self.coordinator.fail(lease, reason, blame)
                 self._held.pop(lease.id, None)
         except RolecastError as error:
             log.warning("leases are not given back: %s", error)
@@ -184,7 +185,7 @@ class Worker:
         def beat() -> None:
             while not over.wait(interval):
                 try:
-                    self.coordinator.extend(list(self._held))
+                    self.coordinator.extend(list(self._held.values()))
                 except RolecastError as error:  # the lease may expire; the work is submitted all the same
                     log.warning("heartbeat: %s", error)
 

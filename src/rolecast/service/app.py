@@ -79,7 +79,7 @@ def make_app(service: Service, start: Start) -> FastAPI:
     app = FastAPI(title=f"Rolecast {service.name}", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(Guard, service=service)
     _add_probes(app, service)
-    _add_error_handlers(app)
+    add_error_handlers(app)
     return app
 
 
@@ -97,7 +97,7 @@ def _add_probes(app: FastAPI, service: Service) -> None:
         return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-def _add_error_handlers(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
     """Every error is `{"detail": text}`, so that clients show it as it is."""
 
     @app.exception_handler(RequestValidationError)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -12,10 +11,10 @@ from typing import Any
 import httpx
 
 from rolecast.errors import InputError, RolecastError
+from rolecast.retries import Tries
 from rolecast.service.logs import REQUEST_ID
 
 log = logging.getLogger(__name__)
-FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between tries, doubling
 
 
 class NoAnswer(RolecastError):
@@ -53,24 +52,22 @@ class JsonClient:
         return await self.request("POST", path, body)
 
     async def request(self, method: str, path: str, body: object = None) -> Any:
-        deadline, wait, tries = None, FIRST_WAIT, 0
+        tries: Tries | None = None
         while True:
-            tries += 1
             reply, fault, begun = await self._try(method, path, body)
             if reply is not None and not fault:
                 return self._read(method, path, reply)
             if self._down is None:  # once per outage, not once per request
                 self._down = begun
                 log.warning("%s at %s: %s; trying for %g s", self.name, self.url, fault, self._patience)
-            deadline = deadline or self._down + self._patience
-            wait = max(wait, _asked_to_wait(reply))
-            if self._clock() + wait > deadline:
+            tries = tries or Tries(self._patience, self._clock, self._down)
+            pause = tries.pause(_asked_to_wait(reply))
+            if pause is None:
                 raise NoAnswer(
-                    f"{self.name} at {self.url} did not answer {method} {path}: {fault}, tried {tries} times in {self._patience:g} s; "
+                    f"{self.name} at {self.url} did not answer {method} {path}: {fault}, tried {tries.count} times in {self._patience:g} s; "
                     f"see that it runs and that {self.variable} names it"
                 )
-            await self._sleep(min(wait * random.uniform(1.0, 1.5), deadline - self._clock()))  # so that clients do not return all at once
-            wait = min(2 * wait, LONGEST_WAIT)
+            await self._sleep(pause)
 
     async def _try(self, method: str, path: str, body: object) -> tuple[httpx.Response | None, str, float]:
         """The reply, why to try again, if there is a reason, and when it was this request's turn."""

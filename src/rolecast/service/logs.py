@@ -17,6 +17,7 @@ SECRETS = (  # variables whose values never reach a log
     "OPENAI_API_KEY",
     "ROLECAST_COORDINATOR_TOKEN",
     "ROLECAST_KFP_TOKEN",
+    "ROLECAST_RELEASE_KEY",
 )
 
 

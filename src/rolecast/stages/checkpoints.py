@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 def save(run: Run, stage: str, step: int, learner: Learner, progress: Mapping[str, Any], keep: int) -> None:
     """Every rank calls it. Local first; then every node uploads its part, the first one last, and prunes what is older."""
     folder, ranks = run.stage(stage) / "checkpoints", learner.ranks
+    if ranks.first:
+        run.require_attempt()  # before another node uploads its part
     path = checkpoint.save(folder, step, learner, progress, keep)
     if ranks.leads_node and not ranks.first:
         run.publish(checkpoint.part_of(path, ranks.node))

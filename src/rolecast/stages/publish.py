@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from rolecast.config import RunConfig
+from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.leases import Handshake
 from rolecast.coordinator.process import Child, child_coordinator
 from rolecast.errors import InputError
@@ -47,12 +49,19 @@ def open_publisher(run: Run, method: Method, stage: Stage, team: Team) -> Iterat
         return
     if run.store is None:
         raise InputError("rollouts=workers needs a run in a store that workers reach; give the run as s3://bucket/prefix/NAME")
-    with child_coordinator(run, stage, handshake(run.config, method, team.tokenizer)) as child:
+    with child_coordinator(run, stage, handshake(run.config, method, team.tokenizer), rules(method, team)) as child:
         yield _Remote(run, stage, Rollouts(method, child.control), child, team, training_team(run, method, stage, None, CPU))
 
 
 def handshake(config: RunConfig, method: Method, tokenizer: PreTrainedTokenizerBase) -> Handshake:
     return Handshake(release(config.method), config.fingerprint, Renderer(tokenizer).fingerprint(), method.prompts_fingerprint())
+
+
+def rules(method: Method, team: Team) -> Rules:
+    """What workers' trajectories are held to."""
+    embedding = team.base.get_input_embeddings()
+    assert isinstance(embedding, torch.nn.Embedding)
+    return Rules(method.name, {name: role.slot for name, role in method.roles.items()}, embedding.num_embeddings)
 
 
 @dataclass(slots=True)

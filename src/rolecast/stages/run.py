@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -24,6 +24,7 @@ from rolecast.errors import InputError
 from rolecast.ports import Store
 from rolecast.processes import die_with_parent
 from rolecast.store.artifact import MANIFEST, committed, recover, write_text
+from rolecast.store.fencing import FencedStore, only_learner
 from rolecast.store.uri import S3, open_store
 
 WORKDIR = "ROLECAST_WORKDIR"
@@ -55,6 +56,16 @@ class Run:
 
     def evaluation(self, stage: str) -> Path:
         return self.path / "eval" / stage
+
+    @property
+    def attempt(self) -> int:
+        """Of the learner that works here on a run in a store, from 1; 0 elsewhere."""
+        return self.store.attempt if isinstance(self.store, FencedStore) else 0
+
+    def require_attempt(self) -> None:
+        """Raises FencedError if a later learner has taken over. Every write of the first rank's does the same."""
+        if isinstance(self.store, FencedStore):
+            self.store.check()
 
     def has(self, artifact: Path) -> bool:
         """Whether the artifact is committed, here or in the store; then it is here."""
@@ -186,7 +197,7 @@ def _place(location: Path | str) -> tuple[Path, Store | None]:
     work = Path(os.environ.get(WORKDIR) or Path(tempfile.gettempdir()) / "rolecast")
     path = work / f"{uri.rpartition('/')[2]}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
     path.mkdir(parents=True, exist_ok=True)
-    return path, open_store(uri)
+    return path, FencedStore(open_store(uri))
 
 
 def _same(location: Path | str, present: RunConfig, config: RunConfig) -> RunConfig:
@@ -197,18 +208,20 @@ def _same(location: Path | str, present: RunConfig, config: RunConfig) -> RunCon
 
 
 @contextmanager
-def working(run: Run, stage: str, first: bool = True) -> Iterator[None]:
+def working(run: Run, stage: str, first: bool = True, training: bool = False) -> Iterator[None]:
     """Holds the run's lock and notes how long the stage took. The kernel drops the lock however the process ends.
 
-    Of the ranks of one job, the `first` does both.
+    In a store, which no kernel watches, training takes the run's next attempt as well. Of the ranks of one job, the `first` does it all.
     """
     if not first:
         yield
         return
     die_with_parent()
-    with (run.path / ".lock").open("w") as lock:
+    with (run.path / ".lock").open("w") as lock, ExitStack() as stack:
         _hold(lock, run.path)
         recover(run.path)
+        if training and isinstance(run.store, FencedStore):
+            stack.enter_context(only_learner(run.store, run.location))
         start = time.monotonic()
         yield
         _note_seconds(run, stage, time.monotonic() - start)

@@ -30,7 +30,7 @@ def train(run: Run, name: str, ranks: Ranks = ALONE) -> Path:
     if stage.start:
         checkpoints.ready(run, run.model(stage.start), ranks)
         require_model(run, stage.start)
-    with working(run, name, ranks.first):
+    with working(run, name, ranks.first, training=True):
         prepare_torch(run.config)
         KINDS[stage.kind](run, stage, ranks)
     return run.model(name)

@@ -28,7 +28,8 @@ from minio.error import InvalidResponseError, S3Error, ServerError
 from urllib3 import PoolManager, Timeout
 from urllib3.exceptions import HTTPError
 
-from rolecast.errors import ArtifactError, InputError, RolecastError
+from rolecast.errors import ArtifactError, InputError, StoreError
+from rolecast.retries import Tries
 from rolecast.store.artifact import MANIFEST, parse_manifest, receiving, verified
 from rolecast.store.keys import below, checked, missing, require_same
 from rolecast.store.local import holds
@@ -37,10 +38,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 CLAIM = ".claim"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-WAITS = (0.2, 0.4, 0.8, 1.6, 3.2)  # seconds between tries
+PATIENCE = 120.0  # seconds that a request is tried again for while the server is away or overloaded, as long as other services are
 PART = 16 * 2**20  # bytes of one part of a large upload
 WORKERS = 4  # files that travel at once
 _AGAIN = {"InternalError", "SlowDown", "ServiceUnavailable", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict"}
+_AWAY = {500, 502, 503, 504}  # 501 is for good
 _REFUSED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthorizationHeaderMalformed"}
 
 
@@ -192,31 +194,33 @@ class S3Store:
         def once() -> None:
             errors = list(self._client.remove_objects(self.bucket, (DeleteObject(self._name(key)) for key in keys)))
             if errors:
-                raise RolecastError(f"s3://{self.bucket}/{errors[0].name} cannot be deleted ({errors[0].code}); check the permissions")
+                raise StoreError(f"s3://{self.bucket}/{errors[0].name} cannot be deleted ({errors[0].code}); check the permissions")
 
         if keys:
             self._call(once)
 
     def _call(self, once: Callable[[], T], **absent: T) -> T:
         """Tries again what may pass; every other fault becomes one line. With `absent`, that is the result for no such object."""
-        for wait in (*WAITS, None):
+        tries = Tries(PATIENCE)
+        while True:
             try:
                 return once()
             except S3Error as error:
                 if error.code == "NoSuchKey" and absent:
                     return absent["absent"]
-                fault, again = self._named(error), error.code in _AGAIN
+                fault, again = self._named(error), error.code in _AGAIN or error.response.status in _AWAY
             except ServerError as error:
-                fault, again = f"{self.endpoint} answers with status {error.status_code}", error.status_code >= 500
-            except InvalidResponseError:  # no XML: a gateway whose server is restarting, or no S3 at all
-                fault, again = f"{self.endpoint} does not answer like an S3 server; check ROLECAST_S3_ENDPOINT", True
+                fault, again = f"{self.endpoint} answers with status {error.status_code}", error.status_code in _AWAY
+            except InvalidResponseError as error:  # no XML: a gateway whose server is restarting, or no S3 at all
+                fault, again = f"{self.endpoint} does not answer like an S3 server; check ROLECAST_S3_ENDPOINT", error._code in _AWAY
             except HTTPError as error:
                 fault, again = f"{self.endpoint} cannot be reached ({type(error).__name__}); check ROLECAST_S3_ENDPOINT", True
-            if wait is None or not again:
-                break
-            log.warning("%s; trying again", fault)
-            time.sleep(wait)
-        raise RolecastError(f"s3://{self.bucket}: {fault}")
+            pause = tries.pause() if again else None
+            if pause is None:
+                raise StoreError(f"s3://{self.bucket}: {fault}") from None
+            if tries.count == 2:  # once per request, not once per try
+                log.warning("%s; trying again for %g s", fault, PATIENCE)
+            time.sleep(pause)
 
     def _named(self, error: S3Error) -> str:
         if error.code == "NoSuchBucket":

@@ -7,36 +7,62 @@ has scored the episode, and credit needs named rewards only.
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Annotated
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict, TypeAdapter
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, TypeAdapter
 
-from rolecast.coordinator.leases import Group, Handshake, Lease, TeamVersion
+from rolecast.coordinator.leases import Blame, Group, Handshake, Lease, TeamVersion, Ticket
+from rolecast.errors import RolecastError
 from rolecast.types import Trajectory
 
+MOST_INFLATED = 64 * 2**20  # bytes of one group's trajectories as JSON; some 2 million tokens with their log-probs
+SECRET = "x-lease-secret"  # the header that a submission shows its lease's secret in: addresses end in logs
 _TRAJECTORIES = TypeAdapter(list[Trajectory])
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class TooLarge(RolecastError):
+    """What was sent is larger, unpacked, than anything that is taken: over HTTP, 413."""
 
 
 class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class RunInfo(Message):
-    """What a worker needs to become one: the config as JSON, and the version to load first."""
+class Attempt(Message):
+    """What anybody may know: enough for a worker with the release's key to derive its token."""
 
     run: str
     attempt: int
+
+
+class RunInfo(Attempt):
+    """What a worker needs to become one: the config as JSON, and the version to load first."""
+
     config: str
     stage: str
     store: str
     version: TeamVersion | None
 
 
+class Join(Message):
+    name: Name  # as the worker's operator knows it
+
+
+class Badge(Message):
+    """The name that the coordinator knows the worker by, and what proves it."""
+
+    worker: Name
+    proof: Name
+
+
 class Offer(Message):
-    worker: str
+    badge: Badge
     handshake: Handshake
-    capacity: int
+    capacity: int = Field(ge=0)
 
 
 class Leases(Message):
@@ -44,13 +70,17 @@ class Leases(Message):
 
 
 class Heartbeat(Message):
-    leases: list[str]
+    leases: list[Ticket]
+
+
+class Held(Message):
+    leases: list[str]  # ids of those that are not lost
 
 
 class Failure(Message):
-    lease: str
-    reason: str
-    version: str | None = None
+    lease: Ticket
+    reason: str = Field(max_length=1000)
+    blame: Blame = "group"
 
 
 class Accepted(Message):
@@ -67,24 +97,37 @@ class Work(Message):
 
 class Received(Message):
     groups: list[str]
-    wait: float = 0.0  # seconds to wait for something to tell
 
 
-class Collected(Message):
+class Counted(Message):
+    counts: dict[str, int]
+
+
+class Collected(Counted):
     """Groups completed and abandoned that the learner has not acknowledged. `done` is packed and in base64."""
 
     done: Base64Bytes
     abandoned: dict[str, str]
-    counts: dict[str, int]
 
 
 def pack(trajectories: Sequence[Trajectory]) -> bytes:
     return gzip.compress(_TRAJECTORIES.dump_json([replace(t, states={}) for t in trajectories]), compresslevel=1, mtime=0)
 
 
-def unpack(data: bytes) -> list[Trajectory]:
-    """Raises ValueError (pydantic's or gzip's) on what is no list of trajectories."""
+def unpack(data: bytes, most: int | None = None) -> list[Trajectory]:
+    """Raises ValueError (or pydantic's) on what is no list of trajectories, `TooLarge` on one of more than `most` bytes of JSON."""
+    return _TRAJECTORIES.validate_json(_inflated(data, most))
+
+
+def _inflated(data: bytes, most: int | None) -> bytes:
+    """At most `most` bytes are ever made: a megabyte of gzip may stand for a gigabyte."""
+    stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # gzip's own frame
     try:
-        return _TRAJECTORIES.validate_json(gzip.decompress(data))
-    except (OSError, EOFError) as error:
-        raise ValueError(f"not gzip: {error}") from error
+        text = stream.decompress(data, 0 if most is None else most + 1)
+    except zlib.error as error:
+        raise ValueError(f"not gzip: {error}") from None
+    if most is not None and len(text) > most:
+        raise TooLarge(f"the trajectories are more than {most} bytes of JSON; lease fewer rollouts at once (rl.group)")
+    if not stream.eof or stream.unused_data:
+        raise ValueError("not gzip: it ends early, or something comes after it")
+    return text

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from rolecast.coordinator import leases
 from rolecast.coordinator.leases import Coordinator, Group, Handshake, Lease, Refused, Stopped, TeamVersion
 from rolecast.ports import Sampling
-from rolecast.types import Action, Gold, Question, Thread, Trajectory
+from rolecast.types import Action, Gold, Observation, Question, Thread, Trajectory
 
 HELLO = Handshake("0.1", "config", "renderer", "prompts")
 V1, V2 = TeamVersion("run/1.1", "versions/1"), TeamVersion("run/1.2", "versions/2")
@@ -41,9 +42,10 @@ def group(name: str, members: int = 2) -> Group:
 def played(lease: Lease, version: str | None = None, member: int | None = None) -> list[Trajectory]:
     done = []
     for m in lease.group.members if member is None else (member,):
-        action = Action(f"{lease.group.id}.{m}/a0", (1,), (-0.5,), version or lease.version.name, "x", "stop")
-        thread = Thread("t", "planner", "shared", turns=[action])
-        done.append(Trajectory(f"{lease.group.id}.{m}", lease.group.question, lease.group.id, m, "decor", 0, threads=[thread]))
+        name = f"{lease.group.id}.{m}"
+        action = Action(f"{name}/a0", (1,), (-0.5,), version or lease.version.name, "x", "stop")
+        thread = Thread(f"{name}#0", "planner", "shared", turns=[Observation((2,), "q"), action])
+        done.append(Trajectory(name, lease.group.question, lease.group.id, m, "decor", 0, threads=[thread]))
     return done
 
 
@@ -61,7 +63,7 @@ def test_groups_are_leased_in_order_and_once(coordinator: Coordinator) -> None:
 def test_a_completed_group_comes_back_until_it_is_acknowledged(coordinator: Coordinator) -> None:
     coordinator.add([group("a")])
     [lease] = take(coordinator)
-    assert coordinator.complete(lease.id, 1, played(lease))
+    assert coordinator.complete(lease, played(lease))
     for _ in range(2):  # the first answer may have been lost on the way
         done, abandoned = coordinator.collected()
         assert (list(done), abandoned) == (["a"], {})
@@ -71,7 +73,7 @@ def test_a_completed_group_comes_back_until_it_is_acknowledged(coordinator: Coor
 def test_the_same_submission_again_is_no_error_and_counts_once(coordinator: Coordinator) -> None:
     coordinator.add([group("a")])
     [lease] = take(coordinator)
-    assert [coordinator.complete(lease.id, 1, played(lease)) for _ in range(3)] == [True, False, False]
+    assert [coordinator.complete(lease, played(lease)) for _ in range(3)] == [True, False, False]
     assert (coordinator.counts["accepted"], coordinator.counts["duplicates"]) == (1, 2)
 
 
@@ -82,8 +84,8 @@ def test_a_silent_worker_loses_its_group_and_the_first_submission_is_taken(coord
     [second] = take(coordinator, "quick")
     assert second.group == first.group  # the same seeds
     assert second.id != first.id
-    assert coordinator.complete(first.id, 1, played(first))  # the slow one was not dead after all
-    assert not coordinator.complete(second.id, 1, played(second))
+    assert coordinator.complete(first, played(first))  # the slow one was not dead after all
+    assert not coordinator.complete(second, played(second))
     assert (coordinator.counts["expired"], coordinator.counts["accepted"]) == (1, 1)
 
 
@@ -93,7 +95,7 @@ def test_a_late_submission_takes_a_group_that_waits_for_another_lease(coordinato
     clock.now = 11
     coordinator.expire()
     assert coordinator.waiting == 1
-    assert coordinator.complete(lease.id, 1, played(lease))
+    assert coordinator.complete(lease, played(lease))
     assert coordinator.waiting == 0
     assert take(coordinator) == []
 
@@ -103,9 +105,9 @@ def test_a_heartbeat_keeps_a_lease_and_tells_which_are_lost(coordinator: Coordin
     [lease] = take(coordinator)
     for now in (8, 16, 24):
         clock.now = now
-        assert coordinator.extend([lease.id, "1/other/1"]) == [lease.id]
+        assert coordinator.extend([lease, replace(lease, id="1/other/1")]) == [lease.id]
     clock.now = 35
-    assert coordinator.extend([lease.id]) == []
+    assert coordinator.extend([lease]) == []
 
 
 def test_a_group_is_abandoned_after_its_tries_and_named_with_the_reason(coordinator: Coordinator, clock: Clock) -> None:
@@ -125,7 +127,7 @@ def test_tries_are_counted_anew_when_a_group_of_that_name_is_opened_again(coordi
         [lease] = take(coordinator)
         clock.now += 11
         [lease] = take(coordinator)
-        coordinator.complete(lease.id, 1, played(lease))
+        coordinator.complete(lease, played(lease))
         assert coordinator.collected(["dev"])[1] == {}
 
 
@@ -141,11 +143,11 @@ def test_submissions_of_another_attempt_are_fenced(coordinator: Coordinator) -> 
     coordinator.add([group("a")])
     [lease] = take(coordinator)
     with pytest.raises(Refused, match="is of attempt 2, this is attempt 1"):
-        coordinator.complete(lease.id, 2, played(lease))
+        coordinator.complete(replace(lease, attempt=2), played(lease))
     with pytest.raises(Refused, match="not one of attempt 1"):
-        coordinator.complete("1/a/9", 1, played(lease))
+        coordinator.complete(replace(lease, id="1/a/9"), played(lease))
     assert coordinator.counts["fenced"] == 1
-    assert coordinator.complete(lease.id, 1, played(lease))
+    assert coordinator.complete(lease, played(lease))
 
 
 def test_only_the_leased_group_whole_and_by_the_leased_version_is_taken(coordinator: Coordinator) -> None:
@@ -158,8 +160,8 @@ def test_only_the_leased_group_whole_and_by_the_leased_version_is_taken(coordina
         (played(a, version="run/1.0"), "sampled by run/1.0"),
     ):
         with pytest.raises(Refused, match=reason):
-            coordinator.complete(a.id, 1, wrong)
-    assert coordinator.complete(a.id, 1, played(a))
+            coordinator.complete(a, wrong)
+    assert coordinator.complete(a, played(a))
 
 
 def test_leases_name_the_newest_version_and_wait_for_the_first(clock: Clock) -> None:
@@ -176,7 +178,7 @@ def test_one_worker_that_cannot_load_a_version_is_quarantined(coordinator: Coord
     coordinator.add([group("a")])
     [lease] = take(coordinator, "broken")
     take(coordinator, "sound")  # is there, and has nothing to do yet
-    coordinator.fail(lease.id, "canary", V1.name)
+    coordinator.fail(lease, "canary", "version")
     with pytest.raises(Refused, match="worker broken is quarantined"):
         take(coordinator, "broken")
     assert coordinator.collected() == ({}, {})
@@ -187,7 +189,7 @@ def test_a_version_that_two_workers_cannot_load_stops_the_run(coordinator: Coord
     coordinator.add([group("a")])
     for worker in ("one", "two"):
         [lease] = take(coordinator, worker)
-        coordinator.fail(lease.id, "canary", V1.name)
+        coordinator.fail(lease, "canary", "version")
     with pytest.raises(Stopped, match=r"version run/1\.1 could not be loaded by one, two"):
         coordinator.collected()
 
@@ -195,7 +197,7 @@ def test_a_version_that_two_workers_cannot_load_stops_the_run(coordinator: Coord
 def test_a_version_that_the_only_worker_cannot_load_stops_the_run(coordinator: Coordinator) -> None:
     coordinator.add([group("a")])
     [lease] = take(coordinator, "one")
-    coordinator.fail(lease.id, "canary", V1.name)
+    coordinator.fail(lease, "canary", "version")
     with pytest.raises(Stopped):
         coordinator.collected()
 
@@ -203,7 +205,7 @@ def test_a_version_that_the_only_worker_cannot_load_stops_the_run(coordinator: C
 def test_a_group_given_back_is_leased_again(coordinator: Coordinator) -> None:
     coordinator.add([group("a")])
     [lease] = take(coordinator, "one")
-    coordinator.fail(lease.id, "out of memory")
+    coordinator.fail(lease, "out of memory")
     [again] = take(coordinator, "two")
     assert again.group.id == "a"
 
@@ -212,7 +214,7 @@ def test_adding_the_same_groups_again_opens_them_once(coordinator: Coordinator) 
     for _ in range(2):  # the learner's request was answered, but the answer was lost
         coordinator.add([group("a")])
     [lease] = take(coordinator, capacity=5)
-    coordinator.complete(lease.id, 1, played(lease))
+    coordinator.complete(lease, played(lease))
     coordinator.add([group("a")])
     assert take(coordinator) == []
 
@@ -223,7 +225,7 @@ def test_two_that_cannot_load_stop_the_run_though_a_third_could(coordinator: Coo
     take(coordinator, "sound")
     for worker in ("one", "two"):
         [lease] = take(coordinator, worker)
-        coordinator.fail(lease.id, "canary", V1.name)
+        coordinator.fail(lease, "canary", "version")
     with pytest.raises(Stopped, match="by one, two"):
         coordinator.collected()
 
@@ -235,6 +237,76 @@ def test_what_was_sampled_by_an_older_version_is_refused_after_its_lease_ended(c
     coordinator.expire()
     coordinator.publish(V2)
     with pytest.raises(Refused, match="for its current version"):
-        coordinator.complete(lease.id, 1, played(lease))
+        coordinator.complete(lease, played(lease))
     [again] = take(coordinator)
     assert again.version == V2
+
+
+def test_a_group_given_back_waits_at_the_end_and_every_lease_has_an_id_of_its_own(coordinator: Coordinator) -> None:
+    coordinator.add([group("a"), group("b")])
+    seen = []
+    for _ in range(4):
+        [lease] = take(coordinator, f"w{len(seen)}")
+        seen.append(lease)
+        coordinator.fail(lease, "the store is away", "nobody")
+    assert [lease.group.id for lease in seen] == ["a", "b", "a", "b"]
+    assert len({lease.id for lease in seen}) == len({lease.secret for lease in seen}) == 4
+
+
+def test_nobody_speaks_for_a_lease_without_its_secret(coordinator: Coordinator, clock: Clock) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator)
+    guessed = replace(lease, secret="guessed")
+    assert coordinator.extend([guessed]) == []
+    for call in (lambda: coordinator.complete(guessed, played(lease)), lambda: coordinator.fail(guessed, "canary", "version")):
+        with pytest.raises(Refused, match="not yours"):
+            call()
+    assert coordinator.collected() == ({}, {})  # nobody is quarantined
+    clock.now = 9
+    coordinator.extend([guessed])
+    clock.now = 11
+    assert coordinator.extend([lease]) == []  # the stranger's heartbeat did not count
+    assert lease.secret not in repr(lease)
+
+
+def test_a_store_that_is_away_blames_neither_version_nor_group(coordinator: Coordinator) -> None:
+    coordinator.add([group("a")])
+    for number in range(5):  # more than its tries, by more than two workers
+        [lease] = take(coordinator, f"w{number}")
+        coordinator.fail(lease, "the store is away", "nobody")
+        assert coordinator.collected() == ({}, {})
+    [lease] = take(coordinator)
+    assert coordinator.complete(lease, played(lease))
+
+
+def test_a_failure_of_an_older_version_says_nothing_about_the_new_one(coordinator: Coordinator) -> None:
+    coordinator.add([group("a"), group("b")])
+    old = take(coordinator, "one") + take(coordinator, "two")
+    coordinator.publish(V2)
+    for lease in old:
+        coordinator.fail(lease, "canary", "version")
+    assert coordinator.collected() == ({}, {})
+    assert len(take(coordinator, "one", 2)) == 2
+
+
+def test_the_same_version_published_again_forgets_nothing(coordinator: Coordinator, clock: Clock) -> None:
+    coordinator.add([group("a"), group("b")])
+    first, second = take(coordinator, "broken") + take(coordinator, "slow")
+    coordinator.fail(first, "canary", "version")
+    clock.now = 11
+    coordinator.expire()
+    coordinator.publish(V1)  # the learner asks anew, since the answer was lost
+    with pytest.raises(Refused, match="quarantined"):
+        take(coordinator, "broken")
+    assert coordinator.complete(second, played(second))
+
+
+def test_what_is_remembered_is_bounded(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "MOST_ENDED", 5)
+    monkeypatch.setattr(leases, "MOST_WORKERS", 5)
+    coordinator.add([group("a")])
+    for number in range(20):
+        [lease] = take(coordinator, f"w{number}")
+        coordinator.fail(lease, "the store is away", "nobody")
+    assert len(coordinator._ended) == 5
+    assert coordinator.workers(100) == [f"w{number}" for number in range(15, 20)]

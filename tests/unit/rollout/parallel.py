@@ -69,7 +69,9 @@ class Parallel(Method):
         return " ".join(said or "" for _, said in done)
 
     async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
-        verdict = await judge.judge("answer", {"question": trajectory.question.text, "prediction": trajectory.answer, "gold": trajectory.question.gold})
+        verdict = await judge.judge(
+            "answer", {"question": trajectory.question.text, "prediction": trajectory.answer, "gold": trajectory.question.gold}
+        )
         return [Reward("team.judge", trajectory.id, verdict.score)]
 
 

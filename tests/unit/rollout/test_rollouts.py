@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -11,12 +12,12 @@ from typing import Any
 import pytest
 
 from rolecast.coordinator.leases import Coordinator, Group, Handshake, Refused, TeamVersion
-from rolecast.errors import RolecastError
+from rolecast.errors import RolecastError, StoreError
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.rollouts import Rollouts
 from rolecast.rollout.worker import Worker
-from rolecast.types import Action, Gold, Question, Thread, Trajectory, Version
+from rolecast.types import Action, Gold, Observation, Question, Thread, Trajectory, Version
 from rolecast.weights.versions import CanaryError
 
 HELLO = Handshake("0.1", "config", "renderer", "prompts")
@@ -47,9 +48,10 @@ class Team:
         self.calls.append((group.id, group.sampling, group.phase))
         done = []
         for member in group.members:
-            action = Action(f"{group.id}.{member}/a0", (1,), (0.0,), self.version, "x", "stop")
-            threads = [Thread("t", "planner", "shared", turns=[action])]
-            done.append(Trajectory(f"{group.id}.{member}", group.question, group.id, member, "decor", 0, threads=threads))
+            name = f"{group.id}.{member}"
+            action = Action(f"{name}/a0", (1,), (0.0,), self.version, "x", "stop")
+            threads = [Thread(f"{name}#0", "planner", "shared", turns=[Observation((2,), "q"), action])]
+            done.append(Trajectory(name, group.question, group.id, member, "decor", 0, threads=threads))
             ended()
         return done
 
@@ -107,7 +109,7 @@ def test_abandoned_groups_are_missing_and_told(caplog: pytest.LogCaptureFixture)
             worker.work(progress)
         else:
             [lease] = coordinator.lease("gone", HELLO, 1)
-            coordinator.fail(lease.id, "out of memory")
+            coordinator.fail(lease, "out of memory")
 
     rollouts.work = work
     done = rollouts.collect(EPISODES, Sampling(), "train")
@@ -118,7 +120,7 @@ def test_abandoned_groups_are_missing_and_told(caplog: pytest.LogCaptureFixture)
 
 def test_a_step_without_any_group_is_an_error() -> None:
     rollouts, coordinator, _, _ = connected(tries=1)
-    rollouts.work = lambda progress: [coordinator.fail(lease.id, "no") for lease in coordinator.lease("w", HELLO, 9)]
+    rollouts.work = lambda progress: [coordinator.fail(lease, "no") for lease in coordinator.lease("w", HELLO, 9)]
     with pytest.raises(RolecastError, match="every group was abandoned"):
         rollouts.collect(EPISODES, Sampling(), "train")
 
@@ -132,6 +134,48 @@ def test_a_worker_that_cannot_load_gives_its_leases_back_with_the_version() -> N
     with pytest.raises(Refused, match="quarantined"):
         worker.work()
     assert coordinator.waiting == 3
+
+
+def test_a_worker_whose_store_is_away_gives_its_leases_back_and_is_not_quarantined() -> None:
+    rollouts, coordinator, team, worker = connected(tries=1)
+    team.fault = StoreError("s3://b: http://s3 cannot be reached")
+    rollouts.control.add(rollout_groups())
+    for _ in range(3):
+        assert worker.work() == 0
+        assert coordinator.collected() == ({}, {})
+    team.fault = None
+    assert worker.work() == 3
+
+
+def test_heartbeats_keep_the_leases_while_a_version_is_fetched() -> None:
+    team, coordinator = Team(), Coordinator("run", 1, HELLO, lease_seconds=0.15)
+    coordinator.publish(TeamVersion("run/1.7", ""))
+    coordinator.add(rollout_groups())
+    load = team.load
+
+    def slow(version: TeamVersion) -> None:
+        time.sleep(0.6)
+        coordinator.expire()  # as any other worker's question would
+        load(version)
+
+    team.load = slow  # type: ignore[method-assign]
+    assert Worker("w", coordinator, team, 9).work() == 3
+    assert (coordinator.counts["expired"], coordinator.counts["accepted"]) == (0, 3)
+
+
+def test_the_last_acknowledgement_asks_for_nothing() -> None:
+    """Over HTTP the question for more waits; a step that is over must not."""
+    rollouts, coordinator, _, _ = connected()
+    asked: list[int] = []
+    told: list[list[str]] = []
+    control: Any = SimpleNamespace(add=coordinator.add)
+    control.collected = lambda received: (asked.append(len(received)), coordinator.collected(received))[1]
+    control.acknowledge = lambda received: (told.append(list(received)), coordinator.acknowledge(received))[1]
+    rollouts.control = control
+    rollouts.collect(EPISODES, Sampling(), "train")
+    assert max(asked) < 3
+    assert told == [["0.0:q0", "0.0:q1", "0.0:q2"]]
+    assert coordinator.collected() == ({}, {})
 
 
 def rollout_groups() -> list[Group]:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from parallel import Late, Parallel, collector, question
 
-from rolecast.coordinator.leases import Coordinator, Group, Handshake, TeamVersion
+from rolecast.coordinator.leases import Coordinator, Group, Handshake, TeamVersion, Ticket
 from rolecast.errors import EngineError, RolecastError
 from rolecast.ports import Sampling
 from rolecast.rollout import worker as module
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.rollouts import LocalTeam, local_rollouts
 from rolecast.rollout.worker import Worker
-from rolecast.types import Action, Thread, Trajectory, Version
+from rolecast.types import Action, Observation, Thread, Trajectory, Version
 
 HELLO = Handshake("0.1", "config", "renderer", "prompts")
 V1, V2 = TeamVersion("run/1.1", ""), TeamVersion("run/1.2", "")
@@ -68,8 +68,10 @@ class Stage:
         return [self._episode(group, member, version) for member in group.members]
 
     def _episode(self, group: Group, member: int, version: str) -> Trajectory:
-        threads = [Thread("t", "planner", "shared", turns=[Action(f"{group.id}.{member}#0", (1,), (0.0,), version, "x", "stop")])]
-        return Trajectory(f"{group.id}.{member}", group.question, group.id, member, "decor", 0, threads=threads)
+        name = f"{group.id}.{member}"
+        turns = [Observation((2,), "q"), Action(f"{name}/t#0", (1,), (0.0,), version, "x", "stop")]
+        threads = [Thread(f"{name}/t", "planner", "shared", turns=turns)]
+        return Trajectory(name, group.question, group.id, member, "decor", 0, threads=threads)
 
 
 def staged(*groups: Group, capacity: int = 9, remote: bool = False) -> tuple[Stage, Coordinator, Worker]:
@@ -79,8 +81,8 @@ def staged(*groups: Group, capacity: int = 9, remote: bool = False) -> tuple[Sta
     worker = Worker("w", coordinator, stage, capacity, remote)
     complete = coordinator.complete
 
-    def noted(lease_id: str, attempt: int, trajectories: Sequence[Trajectory]) -> bool:
-        taken = complete(lease_id, attempt, trajectories)
+    def noted(ticket: Ticket, trajectories: Sequence[Trajectory]) -> bool:
+        taken = complete(ticket, trajectories)
         id = trajectories[0].group
         stage.log.append(f"take {id}")
         stage.then.pop(id, lambda: None)()
@@ -229,6 +231,6 @@ def test_an_engine_that_fails_ends_a_local_run_with_its_error() -> None:
     made = collector(Parallel(), Late())
     rollouts = local_rollouts(made, "run", HELLO)
     rollouts.publish(Version("run", 0, 1))
-    made.engine.drain = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    made.engine._drain = lambda: 1 / 0  # type: ignore[attr-defined]
     with pytest.raises(EngineError, match="ZeroDivisionError"):
         rollouts.collect([Episode(question(), "0:q", member) for member in range(2)], Sampling(), "train")

@@ -7,12 +7,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from urllib3.exceptions import ProtocolError
 
-from rolecast.errors import InputError, RolecastError
+from rolecast.errors import InputError, RolecastError, StoreError
+from rolecast.retries import Tries
 from rolecast.store import s3
 from rolecast.store.s3 import S3Store
 from tests.weed import S3Server
@@ -21,8 +23,12 @@ SECRET = "do-not-print-me"
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(s3, "WAITS", (0.0, 0.0))
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Waits of the store's, on a clock that nothing else moves."""
+    waits: list[float] = []
+    monkeypatch.setattr(s3, "Tries", lambda patience: Tries(patience, lambda: sum(waits)))
+    monkeypatch.setattr(s3, "time", SimpleNamespace(sleep=waits.append))
+    return waits
 
 
 def each_call(store: S3Store) -> list[Callable[[], object]]:
@@ -100,22 +106,52 @@ def answering() -> Iterator[Callable[..., tuple[str, list[str]]]]:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "tries"),
+    ("status", "body", "kind", "again"),
     [
-        (503, b"", 3),
-        (500, b"<Error><Code>InternalError</Code><Message>oops</Message></Error>", 3),
-        (503, b"<Error><Code>SlowDown</Code><Message>slow</Message></Error>", 3),
-        (403, b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>", 1),
-        (400, b"<Error><Code>InvalidArgument</Code><Message>bad</Message></Error>", 1),
+        (503, b"", "application/xml", True),
+        (502, b"<html>bad gateway</html>", "text/html", True),
+        (500, b"<Error><Code>InternalError</Code><Message>oops</Message></Error>", "application/xml", True),
+        (500, b"<Error><Code>Unheard</Code><Message>oops</Message></Error>", "application/xml", True),
+        (503, b"<Error><Code>SlowDown</Code><Message>slow</Message></Error>", "application/xml", True),
+        (409, b"<Error><Code>OperationAborted</Code><Message>again</Message></Error>", "application/xml", True),
+        (501, b"<Error><Code>NotImplemented</Code><Message>no</Message></Error>", "application/xml", False),
+        (404, b"<html>hello</html>", "text/html", False),
+        (403, b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>", "application/xml", False),
+        (400, b"<Error><Code>InvalidArgument</Code><Message>bad</Message></Error>", "application/xml", False),
     ],
 )
-def test_what_may_pass_is_tried_again_so_many_times(answering: Callable[..., Any], status: int, body: bytes, tries: int) -> None:
-    endpoint, seen = answering(status, body)
+def test_what_may_pass_is_tried_again_and_nothing_else(
+    answering: Callable[..., Any], status: int, body: bytes, kind: str, again: bool
+) -> None:
+    endpoint, seen = answering(status, body, kind)
     for call in each_call(S3Store(endpoint, "bucket", "", "key", SECRET)):
         seen.clear()
-        with pytest.raises(RolecastError):
+        with pytest.raises(StoreError):
             call()
-        assert len(seen) == tries
+        assert (len(seen) > 1) == again
+
+
+def test_an_outage_of_a_minute_is_waited_out(slept: list[float]) -> None:
+    """As long as other services' are."""
+    store = S3Store("http://127.0.0.1:9", "bucket", "", "key", SECRET)
+
+    def back_after_a_minute() -> str:
+        if sum(slept) < 60:
+            raise ProtocolError("connection broken")
+        return "here"
+
+    assert store._call(back_after_a_minute) == "here"
+    assert len(slept) < 30
+
+
+def test_what_never_comes_back_is_given_up(slept: list[float]) -> None:
+    def away() -> None:
+        raise ProtocolError("connection broken")
+
+    with pytest.raises(StoreError, match="cannot be reached"):
+        S3Store("http://127.0.0.1:9", "bucket", "", "key", SECRET)._call(away)
+    assert 100 < sum(slept) <= 120
+    assert max(slept) <= 7.5
 
 
 def test_what_is_no_s3_server_is_said(answering: Callable[..., Any]) -> None:
