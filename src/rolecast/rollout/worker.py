@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ParamSpec, Protocol, TypeVar
 
-from rolecast.coordinator.leases import Blame, Handshake, Lease, Refused, TeamVersion, Ticket
+from rolecast.coordinator.leases import Blame, Handshake, Lease, Malformed, Refused, TeamVersion, Ticket
 from rolecast.errors import RolecastError, StoreError
 from rolecast.rollout.collect import Collector, Tell
 from rolecast.rollout.scheduler import ended
@@ -152,6 +152,9 @@ class Worker:
             try:
                 if not await self._call(self.coordinator.complete, self._held[id], done[id]):
                     log.info("lease %s: the group was taken already", id)
+            except Malformed as error:  # a fault of this worker's: given back, so that it is tried elsewhere and not for ever
+                log.error("%s", error)
+                await self._call(self.coordinator.fail, self._held[id], str(error))
             except Refused as error:  # another attempt has taken over, or the lease is of a version that is no longer asked for
                 log.warning("%s", error)
             except RolecastError as error:

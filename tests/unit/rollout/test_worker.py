@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -234,3 +234,18 @@ def test_an_engine_that_fails_ends_a_local_run_with_its_error() -> None:
     made.engine._drain = lambda: 1 / 0  # type: ignore[attr-defined]
     with pytest.raises(EngineError, match="ZeroDivisionError"):
         rollouts.collect([Episode(question(), "0:q", member) for member in range(2)], Sampling(), "train")
+
+
+def test_a_group_that_the_coordinator_cannot_read_is_given_back_and_not_played_for_ever() -> None:
+    stage, coordinator, worker = staged(group("a"), group("b"))
+    spoiled, stage.version = stage._episode, ""
+
+    def nameless(group: Group, member: int, version: str) -> Trajectory:
+        t = spoiled(group, member, version)
+        return replace(t, threads=[]) if group.id == "a" and member == 1 else replace(t, id="x") if group.id == "a" else t
+
+    stage._episode = nameless  # type: ignore[method-assign]
+    worker.work()
+    done, abandoned = coordinator.collected()
+    assert set(done) == {"b"}
+    assert set(abandoned) == {"a"}
