@@ -187,7 +187,10 @@ PARTS: dict[str, Schema] = {
             "then": {"properties": {"openai": {"properties": {"url": {"minLength": 1}, "model": {"minLength": 1}}}}},
         },
     ),
-    "rollout": closed(pod("shm") | RUNTIME_CLASS, (*pod(),)),
+    "rollout": closed(
+        pod("shm") | RUNTIME_CLASS | {"release": closed({"existingSecret": NAME}, ("existingSecret",))},
+        (*pod(), "release"),
+    ),
     "learner": closed(
         {
             "enabled": BOOL,

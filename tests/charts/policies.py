@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
+from rolecast.coordinator.tokens import RELEASE_KEY
 from tests.charts.rendering import Object, Pod, of_kind, pods, title
 
 Faults = Iterator[str]
@@ -178,6 +179,16 @@ def folders_are_writable(objects: list[Object]) -> Faults:
                     yield f"{pod.owner}: /tmp or /work is not mounted"
 
 
+def workers_have_the_release_key(objects: list[Object]) -> Faults:
+    """Without it a worker refuses to start, and no coordinator would let it in."""
+    for item in of_kind(objects, "Deployment"):
+        for pod in pods([item]):
+            for container in pod.containers:
+                keys = [variable for variable in container.get("env", []) if variable["name"] == RELEASE_KEY]
+                if container.get("args", [])[:1] == ["rollout"] and not (keys and "secretKeyRef" in keys[0].get("valueFrom", {})):
+                    yield f"{pod.owner}: {RELEASE_KEY} is not from a Secret"
+
+
 RULES: list[Callable[[list[Object]], Faults]] = [
     service_links_are_off,
     selectors_never_change,
@@ -190,4 +201,5 @@ RULES: list[Callable[[list[Object]], Faults]] = [
     configuration_is_summed,
     probes_are_apart,
     folders_are_writable,
+    workers_have_the_release_key,
 ]

@@ -78,6 +78,8 @@ WRONG: list[tuple[Rule, Change]] = [
     (policies.probes_are_apart, without(*CONTAINER, "startupProbe")),
     (policies.probes_are_apart, without(*CONTAINER, "lifecycle")),
     (policies.folders_are_writable, having([], *CONTAINER, "volumeMounts")),
+    (policies.workers_have_the_release_key, having([], *CONTAINER, "env")),
+    (policies.workers_have_the_release_key, having([{"name": "ROLECAST_RELEASE_KEY", "value": "x"}], *CONTAINER, "env")),
 ]
 
 
@@ -110,7 +112,21 @@ def test_secrets_go_to_those_who_need_them(helm4: Helm) -> None:
     }
     s3 = {("rolecast-s3", key): key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
     judge = {("judge-openai", "OPENAI_API_KEY"): "OPENAI_API_KEY"}
-    assert given == {"retriever": s3, "rollout": s3, "agent": s3, "judge": judge}
+    release = {("rolecast-release", "key"): "ROLECAST_RELEASE_KEY"}
+    assert given == {"retriever": s3, "rollout": s3 | release, "agent": s3, "judge": judge}
+
+
+def test_workers_and_learners_share_one_secret(helm4: Helm) -> None:
+    """By default, in what the chart and the launcher render apart; and under a name of one's own."""
+
+    def reference(objects: list[Object]) -> list[dict[str, str]]:
+        """Of the release's key, in every pod that has it."""
+        env = [variable for pod in pods(objects) for container in pod.containers for variable in container.get("env", [])]
+        return [variable["valueFrom"]["secretKeyRef"] for variable in env if variable["name"] == "ROLECAST_RELEASE_KEY"]
+
+    job = pytorchjob.render(TrainingJobSpec(run="s3://rolecast/ci/runs/ci", stage="rl", image="x"))
+    assert reference(helm4.rendered("ci")) == reference(job) == [{"name": "rolecast-release", "key": "key"}]
+    assert reference(helm4.rendered("ci", "rollout.release.existingSecret=other")) == [{"name": "other", "key": "key"}]
 
 
 def test_pod_of_a_new_kind_is_looked_at() -> None:

@@ -214,6 +214,8 @@ def test_notes_name_the_next_step(helm4: Helm) -> None:
 
     assert f"helm -n {NAMESPACE} test {RELEASE}" in notes()
     assert "agent.enabled=true" in notes()
+    assert f"kubectl -n {NAMESPACE} create secret generic rolecast-release --from-file=key=/dev/stdin" in notes()
+    assert "rolecast-release" not in notes("rollout.enabled=false")
     assert f"service/{RELEASE}-agent" in notes("agent.enabled=true", "agent.run=s3://rolecast/dev/runs/demo")
     assert "policies are off" in notes("global.networkPolicy.enabled=false")
 

@@ -25,6 +25,9 @@ REFUSED = {
     "no secret": ("global.s3.existingSecret=", "existingSecret"),
     "secret in values": ("global.s3.secretKey=hunter2", "secretKey"),
     "secret as a plain variable": ("judge.env.OPENAI_API_KEY=hunter2", "OPENAI_API_KEY"),
+    "no release secret": ("rollout.release.existingSecret=", "existingSecret"),
+    "release key in values": ("rollout.release.key=hunter2", "key"),
+    "release key as a plain variable": ("rollout.env.ROLECAST_RELEASE_KEY=hunter2", "ROLECAST_RELEASE_KEY"),
     "no registry": ("global.image.registry=", "registry"),
     "tag that moves": ("global.image.tag=latest", "tag"),
     "pull policy that is none": ("global.image.pullPolicy=Sometimes", "pullPolicy"),
@@ -72,7 +75,9 @@ def test_required_has_no_default(helm: Helm, tmp_path: Path, missing: str) -> No
     assert last in result.stderr
 
 
-@pytest.mark.parametrize("missing", ["global.s3", "global.image.pullPolicy", "judge.resources", "rollout.scratch", "learner.launcher"])
+@pytest.mark.parametrize(
+    "missing", ["global.s3", "global.image.pullPolicy", "judge.resources", "rollout.scratch", "rollout.release", "learner.launcher"]
+)
 def test_default_cannot_be_taken_away(helm: Helm, missing: str) -> None:
     """`null` deletes a default; templates would then fail in their own, worse words, or not at all."""
     result = helm.template(*INSTALLS["dev"], sets=(f"{missing}=null",))

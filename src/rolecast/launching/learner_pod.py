@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from rolecast.coordinator.tokens import RELEASE_KEY
 from rolecast.errors import InputError
 from rolecast.launching.spec import TrainingJobSpec
 
@@ -35,6 +36,7 @@ NO_SIDECAR = {"sidecar.istio.io/inject": "false"}
 REQUIRED_ENDPOINTS = ("ROLECAST_STORE", "ROLECAST_S3_ENDPOINT")
 OPTIONAL_ENDPOINTS = ("ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL", "ROLECAST_JUDGE_URL")
 S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+RELEASE_ENTRY = "key"  # of the release's Secret
 
 
 def check_reachable(spec: TrainingJobSpec) -> None:
@@ -103,6 +105,8 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key, "optional": True}}})
     for key in S3_KEYS:
         env.append({"name": key, "valueFrom": {"secretKeyRef": {"name": spec.s3_secret, "key": key}}})
+    if spec.samples and spec.release_secret:
+        env.append({"name": RELEASE_KEY, "valueFrom": {"secretKeyRef": {"name": spec.release_secret, "key": RELEASE_ENTRY}}})
     return env
 
 

@@ -129,6 +129,7 @@ class TrainingJobSpec(Closed):
     service_account: Name = "rolecast-learner"
     endpoints: Name = "rolecast-endpoints"  # a ConfigMap
     s3_secret: Name = "rolecast-s3"
+    release_secret: Name | None = "rolecast-release"  # with key `key`, for stages that sample; null where rollouts are local
     labels: dict[LabelKey, Label] = {}
     deadlines: Deadlines = Deadlines()
     backoff: Backoff = Backoff()

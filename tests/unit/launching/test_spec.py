@@ -91,6 +91,7 @@ def test_how_often_to_try_again_does_not_make_another_job() -> None:
         ({"coordinator": {"port": 80}}, "coordinator.port"),
         ({"runtime": {"kind": "Runtime"}}, "runtime.kind"),
         ({"s3_secret": "A/B"}, "s3_secret"),
+        ({"release_secret": ""}, "release_secret"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_key(change: dict[str, Any], message: str) -> None:
