@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from rolecast.rewards.text import exact_match
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.rollouts import Rollouts
 from rolecast.seeding import stream
-from rolecast.types import Example, Question, Stage, Trajectory, Unit
+from rolecast.types import Example, Question, Stage, Status, Trajectory, Unit
 
 SOLVED = 0.95  # mean score of rollouts whose questions have nothing left to teach
 
@@ -142,16 +142,30 @@ def solved(groups: Sequence[Credited]) -> bool:
 
 
 def nothing_learned(groups: Sequence[Credited]) -> str:
-    """Why nothing can be learned from these groups, in shares, with the next step for the largest."""
-    trajectories = [t for group in groups for t in group.trajectories]
-    total = max(1, len(trajectories))
-    failed = sum(t.status == "error" for t in trajectories) / total
-    malformed = sum(t.status in ("format", "length") for t in trajectories) / total
-    mute = sum(t.status != "error" and not any(r.value is not None for r in t.rewards) for t in trajectories) / total
-    equal = max(0.0, 1 - failed - malformed - mute)
-    shares = f"of {len(trajectories)} rollouts {failed:.0%} failed, {malformed:.0%} broke their form or ran out of room, {mute:.0%} are unscored, {equal:.0%} earned what the others of their question did"  # fmt: skip
-    worst = max((failed, "look at the episodes' faults"), (malformed, "train longer in SFT or raise max_tokens"), (mute, "see why the judge gives no score"), (equal, "the questions are solved or out of reach: take others, or raise questions or refill"))  # fmt: skip
-    return f"no group teaches anything: {shares}; {worst[1]}"
+    """Why nothing can be learned from these groups, in shares, with the next step for the largest, or the first of the largest."""
+    scored = {action for group in groups for unit in group.units for action in unit.actions}
+    kinds = [_lost(t, scored) for group in groups for t in group.trajectories]
+    counts = {kind: kinds.count(kind) for kind in _ADVICE}
+    shares = ", ".join(f"{count / max(1, len(kinds)):.0%} {kind}" for kind, count in counts.items())
+    worst = max(counts, key=lambda kind: counts[kind])
+    return f"no group teaches anything: of {len(kinds)} rollouts {shares}; {_ADVICE[worst]}"
+
+
+_ADVICE = {
+    "failed": "look at the episodes' faults",
+    "broke their form": "train longer in SFT or raise max_tokens",
+    "ran out of room": "raise model.max_context or let less into the context",
+    "are unscored": "see why the judge gives no score",
+    "earned what the others of their question did": "the questions are solved or out of reach: take others, or raise questions or refill",
+}
+_BY_STATUS: dict[Status, str] = {"error": "failed", "format": "broke their form", "length": "ran out of room"}
+
+
+def _lost(t: Trajectory, scored: Set[str]) -> str:
+    """The one kind of `_ADVICE` that a rollout is. `scored`: ids of actions that are in a unit."""
+    if t.status in _BY_STATUS:
+        return _BY_STATUS[t.status]
+    return "earned what the others of their question did" if any(action.id in scored for action in t.actions) else "are unscored"
 
 
 def shuffled(units: Sequence[Unit], rng: random.Random) -> list[Unit]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -134,12 +135,13 @@ def test_a_group_without_variance_teaches_what_compares_nothing() -> None:
 
 FAULTS = "look at the episodes' faults"
 FORM = "train longer in SFT or raise max_tokens"
+ROOM = "raise model.max_context or let less into the context"
 JUDGE = "see why the judge gives no score"
 LEVEL = "the questions are solved or out of reach: take others, or raise questions or refill"
 ADVICE: dict[str, tuple[Earned, str, str]] = {
     "all failed": (lambda e: rollout(e, status="error"), "100% failed", FAULTS),
-    "all malformed": (lambda e: rollout(e, -1.0, "format"), "100% broke their form or ran out of room", FORM),
-    "all cut off": (lambda e: rollout(e, -1.0, "length"), "100% broke their form or ran out of room", FORM),
+    "all malformed": (lambda e: rollout(e, -1.0, "format"), "100% broke their form", FORM),
+    "all cut off": (lambda e: rollout(e, status="length"), "100% ran out of room", ROOM),
     "all malformed and not scored": (lambda e: rollout(e, status="format"), "100% broke their form", FORM),
     "all unscored": (lambda e: rollout(e, unscored=True), "100% are unscored", JUDGE),
     "all equal": (lambda e: rollout(e, 0.5), "100% earned what the others of their question did", LEVEL),
@@ -157,17 +159,42 @@ def test_where_nothing_can_be_learned_the_largest_share_says_what_to_do(case: st
     assert isinstance(caught.value, EmptyUpdateError)
     assert said.startswith("step 7, after 3 rounds: no group teaches anything: of 24 rollouts ")
     assert share in said
-    assert [hint for hint in (FAULTS, FORM, JUDGE, LEVEL) if hint in said] == [advice]
+    assert [hint for hint in (FAULTS, FORM, ROOM, JUDGE, LEVEL) if hint in said] == [advice]
     assert (caught.value.solved, made.sampled) == (False, 24)
 
 
 def test_shares_are_those_of_all_rollouts_and_the_largest_decides() -> None:
-    kinds = [{"status": "error"}, {"status": "format", "reward": 0.5}, {"unscored": True}, *[{"reward": 0.5}] * 5]
+    kinds = [{"status": "error"}, {"status": "format", "reward": 0.5}, {"status": "length"}, {"unscored": True}, *[{"reward": 0.5}] * 4]
     made = sampler(lambda e: rollout(e, **kinds[e.member]), config_of("group", group=8))
     with pytest.raises(NothingLearnedError) as caught:
         made.sample(0)
-    assert "of 96 rollouts 12% failed, 12% broke their form or ran out of room, 12% are unscored, 62% earned" in str(caught.value)
+    assert "of 96 rollouts 12% failed, 12% broke their form, 12% ran out of room, 12% are unscored, 50% earned" in str(caught.value)
     assert str(caught.value).endswith(LEVEL)
+
+
+@pytest.mark.parametrize(("first", "second", "advice"), [
+    ({"status": "error"}, {"status": "format"}, FAULTS), ({"status": "format"}, {"status": "length"}, FORM),
+    ({"status": "length"}, {"unscored": True}, ROOM), ({"unscored": True}, {"reward": 0.5}, JUDGE),
+])  # fmt: skip
+def test_of_equal_shares_the_first_decides_whatever_it_says(first: dict[str, Any], second: dict[str, Any], advice: str) -> None:
+    made = sampler(lambda e: rollout(e, **(second, first)[e.member]), config_of("group"))
+    with pytest.raises(NothingLearnedError, match="50%") as caught:
+        made.sample(0)
+    assert str(caught.value).endswith(advice)
+
+
+def test_a_rollout_that_credit_leaves_out_is_unscored_though_some_of_its_rewards_are_known() -> None:
+    """DECOR with a judge that gives no score: F1 is there, but neither the team's reward nor a role's."""
+
+    def played(e: Episode) -> Trajectory:
+        t = rollout(e)
+        return replace(t, rewards=[Reward("team.f1", t.id, 0.5), Reward("team.em", t.id, 0.0), Reward("team.judge", t.id, None)])
+
+    made = sampler(played, config_of("group"))
+    decor = make_method(made.config.method)
+    made.rollouts.method.credit = decor.credit  # type: ignore[method-assign]
+    with pytest.raises(NothingLearnedError, match="100% are unscored, 0% earned .*; see why the judge gives no score"):
+        made.sample(0)
 
 
 @pytest.mark.parametrize(("right", "solved"), [(40, True), (39, True), (37, False), (0, False)])
