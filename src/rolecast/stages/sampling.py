@@ -183,7 +183,9 @@ def shuffled(units: Sequence[Unit], rng: random.Random) -> list[Unit]:
 
 
 def describe(trajectories: Sequence[Trajectory], units: Sequence[Unit]) -> Metrics:
-    """Rewards, validity and lengths, in all and per role."""
+    """Rewards, validity and lengths, in all and per role; nothing of a step that has examples alone."""
+    if not trajectories:
+        return {}
     numbers: Metrics = {
         "reward": float(np.mean([unit.reward for unit in units])) if units else 0.0,
         "valid": valid_share(trajectories),
@@ -203,4 +205,6 @@ def describe(trajectories: Sequence[Trajectory], units: Sequence[Unit]) -> Metri
 
 
 def valid_share(trajectories: Sequence[Trajectory]) -> float:
-    return float(np.mean([action.valid for t in trajectories for action in t.actions]))
+    """Of all actions; 0 where there is none."""
+    valid = [action.valid for t in trajectories for action in t.actions]
+    return float(np.mean(valid)) if valid else 0.0

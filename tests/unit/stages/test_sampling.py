@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import isfinite
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from rolecast.errors import EmptyUpdateError
 from rolecast.methods.registry import make_method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
-from rolecast.stages.sampling import NothingLearnedError, Sampler
+from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, valid_share
 from rolecast.types import Action, Example, Gold, ImitationTerm, Objective, Question, Reward, Stage, Status, Thread, Trajectory, Unit
 
 QUESTIONS = [Question(f"q{i}", "Which band is it?", Gold(("The The",))) for i in range(40)]
@@ -133,6 +134,22 @@ def test_a_group_without_variance_teaches_what_compares_nothing() -> None:
     assert (len(batch.groups), len(batch.examples), batch.units) == (4, 4, [])
 
 
+def test_what_is_shown_alone_is_described_without_numbers_of_nothing() -> None:
+    """By the letter no rollout stays of a group with rewards of 0 and 1; what it shows does."""
+    stage = Stage("rl", "rl", "sft", (Objective("shown", "shared", 1e-6, imitation=ImitationTerm()),))
+    made = sampler(lambda e: rollout(e, float(e.member)), config_of("trajectory"), Credit(examples=True), stage)
+    batch, _ = made.sample(0)
+    assert (len(batch.examples), batch.trajectories, batch.units) == (4, [], [])
+    assert describe(batch.trajectories, batch.units) == {}
+
+
+def test_no_action_is_no_valid_action() -> None:
+    """As where no question left its roles room to speak."""
+    silent = Trajectory("t", TWO_HOPS, "g", 0, "decor", 0, status="length")
+    assert (valid_share([silent]), valid_share([])) == (0.0, 0.0)
+    assert all(map(isfinite, describe([silent], []).values()))
+
+
 FAULTS = "look at the episodes' faults"
 FORM = "train longer in SFT or raise max_tokens"
 ROOM = "raise model.max_context or let less into the context"
@@ -193,7 +210,7 @@ def test_a_rollout_that_credit_leaves_out_is_unscored_though_some_of_its_rewards
     made = sampler(played, config_of("group"))
     decor = make_method(made.config.method)
     made.rollouts.method.credit = decor.credit  # type: ignore[method-assign]
-    with pytest.raises(NothingLearnedError, match="100% are unscored, 0% earned .*; see why the judge gives no score"):
+    with pytest.raises(NothingLearnedError, match=r"100% are unscored, 0% earned .*; see why the judge gives no score"):
         made.sample(0)
 
 
