@@ -52,7 +52,7 @@ def submit(
     config: Annotated[Path, typer.Option(help="The run's config, YAML.")],
     uri: Annotated[str, typer.Option("--run", help="Where the run lives, for instance s3://bucket/runs/NAME.")],
     launcher: Annotated[Literal["local", "pytorchjob", "trainjob"], typer.Option(help="How training steps run.")] = "pytorchjob",
-    job: Annotated[Path | None, typer.Option(help="YAML of the training jobs' spec, without run and stage.")] = None,
+    job: Annotated[Path | None, typer.Option(help="YAML of the training jobs' spec, without run, stage and kind.")] = None,
     image: Annotated[str | None, typer.Option(help="Of launch and report: the control image.")] = None,
     retriever_image: Annotated[str | None, typer.Option(help="Builds the index.")] = None,
     rollout_image: Annotated[str | None, typer.Option(help="Runs evaluations.")] = None,
@@ -69,12 +69,12 @@ def submit(
 
     from rolecast.config import load_config
     from rolecast.launching.render import read_values
-    from rolecast.launching.spec import read_spec
+    from rolecast.launching.spec import BY_PIPELINE, read_spec
     from rolecast.launching.submit import submit as start
 
     settings = read_values(job, ())
-    if given := sorted({"run", "stage"} & set(settings)):
-        raise InputError(f"{job}: leave out {given[0]}; --run says where the run lives, and the pipeline runs every stage")
+    if given := sorted(BY_PIPELINE & set(settings)):
+        raise InputError(f"{job}: leave out {given[0]}; --run says where the run lives, and the pipeline runs every stage as its kind")
     loaded = load_config(config, overrides or ())
     if launcher != "local":  # a fault is told now, not after the index was built
         for stage in loaded.schedule:

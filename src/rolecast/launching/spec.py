@@ -43,6 +43,7 @@ OWN_LABELS = (
     "sidecar.istio.io/",
     "kueue.x-k8s.io/",
 )
+BY_PIPELINE = frozenset({"run", "stage", "kind"})  # keys of a training job that a pipeline's steps set
 
 
 class Closed(BaseModel):

@@ -146,7 +146,7 @@ def test_a_fault_in_the_job_is_told_before_anything_is_submitted(server: Server,
     assert not server.runs
 
 
-@pytest.mark.parametrize("key", ["run", "stage"])
+@pytest.mark.parametrize("key", ["run", "stage", "kind"])
 def test_a_job_that_says_what_the_pipeline_sets_is_refused(server: Server, config: Path, tmp_path: Path, key: str) -> None:
     (tmp_path / "job.yaml").write_text(f"image: rolecast-learner:1\n{key}: sft\n")
     result = command("--host", server.url, "--job", str(tmp_path / "job.yaml"), config=config)
