@@ -29,10 +29,11 @@ def _launching(task: dsl.PipelineTask) -> dsl.PipelineTask:
 
 def make_pipeline(schedule: Schedule) -> Any:
     """The pipeline of one schedule, unrolled. It carries the schedule's digest: its first step refuses a config with another one."""
-    names, shape = " → ".join(stage.name for stage in schedule), digest(schedule)
+    # kfp writes the description in the encoding of the place where it compiles: ASCII fits all.
+    names, shape = ", then ".join(stage.name for stage in schedule), digest(schedule)
 
     @dsl.pipeline(name=f"rolecast-{'-'.join(stage.name for stage in schedule)}-eval".replace("_", "-").lower(),
-                  description=f"Trains a team of search roles: {names}, held-out evaluation of each, report.")  # fmt: skip
+                  description=f"Trains a team of search roles: {names}; held-out evaluation of each, report.")  # fmt: skip
     def pipeline(
         run: str,
         config: str,

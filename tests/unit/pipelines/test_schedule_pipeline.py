@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +97,15 @@ def test_the_command_compiles_the_stages_of_the_configs_method(tmp_path: Path) -
     assert shapes == {
         "default": ["evaluate", "evaluate-2", "prepare", "report", "train", "train-2"], "config": ["evaluate", "prepare", "report", "train"],
     }  # fmt: skip
+
+
+def test_it_compiles_where_the_locale_is_ascii(compiled: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+    out = tmp_path / "p.yaml"
+    command = [sys.executable, "-m", "rolecast.cli.main", "pipeline", "compile", "--out", str(out)]
+    ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = subprocess.run(command, env=ascii_only, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{out}\n"), done.stderr
+    assert out.read_text() == compiled[0]
 
 
 @pytest.mark.parametrize(
