@@ -17,13 +17,15 @@ TOLERATED = 0.1  # share of the asked episodes that may be missing or failed
 def shortfall(asked: int, done: Sequence[Trajectory], what: str) -> dict[str, float]:
     """How many of the `asked` episodes are missing, and how many failed of something else than the team.
 
-    RolecastError if they are more than TOLERATED together: a score without them, or with zeros for them, says little.
+    RolecastError if they are more than TOLERATED together: a score without them, or with zeros for them, says little. One alone
+    is tolerated also of fewer than ten, unless it is all there is.
     """
     faults = [t.fault for t in done if t.status == "error"]
     missing = max(0, asked - len(done))
-    if missing + len(faults) > TOLERATED * asked:
+    lost = missing + len(faults)
+    if lost > TOLERATED * asked and (lost > 1 or lost == asked):
         raise RolecastError(
-            f"{what}: of {asked} episodes {missing} are missing and {len(faults)} failed; at most {TOLERATED:.0%} may. "
+            f"{what}: of {asked} episodes {missing} are missing and {len(faults)} failed; at most {TOLERATED:.0%} may, or one. "
             f"See the log, mend what failed, run again. The last fault: {faults[-1] if faults else 'none, groups were abandoned'}"
         )
     return {"missing": float(missing), "errors": float(len(faults))}

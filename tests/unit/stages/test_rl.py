@@ -14,7 +14,7 @@ from scripted import TWO_HOPS
 
 from rolecast.config import RunConfig, make_config
 from rolecast.errors import CollapseError, RolecastError
-from rolecast.evaluation.metrics import summarize
+from rolecast.evaluation.metrics import shortfall, summarize
 from rolecast.learner.backends import PlainBackend, Training
 from rolecast.learner.learner import Learner
 from rolecast.learner.ranks import ALONE
@@ -60,6 +60,24 @@ def test_what_ended_without_fault_of_a_role_is_counted() -> None:
 def test_an_episode_that_failed_scores_zero_in_the_evaluation_of_a_test_set() -> None:
     numbers = summarize([ended("error"), *[ended("ok", "The The")] * 9], 0, 100)
     assert (numbers["em"], numbers["n"], numbers["status"]) == (0.9, 10, {"error": 1, "ok": 9})
+
+
+@pytest.mark.parametrize(
+    ("asked", "missing", "failed", "tolerated"),
+    [
+        (20, 1, 1, True), (20, 1, 2, False), (20, 3, 0, False), (9, 0, 1, True), (9, 1, 0, True), (9, 1, 1, False), (2, 1, 0, True),
+        (2, 1, 1, False), (1, 0, 0, True), (1, 0, 1, False), (1, 1, 0, False), (0, 0, 0, True),
+    ],
+)  # fmt: skip
+def test_one_episode_that_is_lost_ends_nothing_unless_it_is_all_there_is(asked: int, missing: int, failed: int, tolerated: bool) -> None:
+    done = [ended("error")] * failed + [ended("ok")] * (asked - missing - failed)
+    if tolerated:
+        assert shortfall(asked, done, "dev") == {"missing": missing, "errors": failed}
+    else:
+        with pytest.raises(
+            RolecastError, match=f"dev: of {asked} episodes {missing} are missing and {failed} failed; at most 10% may, or one"
+        ):
+            shortfall(asked, done, "dev")
 
 
 class Dev:
