@@ -47,7 +47,7 @@ class Door:
             return "" if same(shown, f"Bearer {self.learner}") else "the control interface is the learner's"
         if same(shown, f"Bearer {self.worker}"):
             return ""
-        return "this is no token of this attempt's workers; set the learner's ROLECAST_RELEASE_KEY, and ask anew what the attempt is"
+        return "this is no token of this attempt's workers; give worker and learner the same ROLECAST_RELEASE_KEY, and ask anew what the attempt is"
 
 
 @dataclass(slots=True)

@@ -14,10 +14,15 @@ _SHORTEST = 16  # characters
 
 
 def release_key(environ: Mapping[str, str]) -> str:
-    """The secret that learners and workers of one release share. `InputError` says how to make one."""
-    key = environ.get(RELEASE_KEY, "")
-    if len(key) < _SHORTEST:
-        fault = f"has fewer than {_SHORTEST} characters" if key else "is not set"
+    """The secret that learners and workers of one release share, without white space around it: files end in a newline.
+
+    `InputError` says how to make one.
+    """
+    key = environ.get(RELEASE_KEY, "").strip()
+    fault = "" if len(key) >= _SHORTEST else f"has fewer than {_SHORTEST} characters" if key else "is not set"
+    if any("\ud800" <= character <= "\udfff" for character in key):
+        fault = "holds bytes that are no UTF-8"
+    if fault:
         raise InputError(
             f"{RELEASE_KEY} {fault}: learner and rollout workers know each other by it; "
             "give both the same secret, for example of `openssl rand -hex 32`"

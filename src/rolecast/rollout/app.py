@@ -59,6 +59,7 @@ class _Loop:
     def __init__(self, settings: RolloutSettings, service: Service, key: str) -> None:
         self.settings, self.service, self.key = settings, service, key
         self.over = threading.Event()
+        self.said = ""  # the last reason to wait: asked every second, an answer is told once
         self.groups = Counter("rolecast_rollout_groups", "Groups played.", registry=service.registry)
 
     @asynccontextmanager
@@ -81,13 +82,13 @@ class _Loop:
                     if not worker.work():
                         self.over.wait(NAP)
             except (Refused, InputError) as error:  # another run or attempt, or a mismatch: ask anew what the run is
-                log.error("%s", error)
+                self._say(logging.ERROR, error)
                 self.over.wait(5 * NAP)
             except EngineError as error:  # nothing here mends it: the service says that it is broken, and is started again
                 self.service.failure = error
                 raise
             except RolecastError as error:  # the coordinator is away: its learner may be between two jobs
-                log.info("%s", error)
+                self._say(logging.INFO, error)
                 self.over.wait(NAP)
             except Exception as error:
                 self.service.failure = error
@@ -101,8 +102,14 @@ class _Loop:
             return None
         team = RemoteTeam.of(info, HttpRetriever(self.settings.retriever_url), HttpJudge(self.settings.judge_url), work)
         team.load(info.version)
+        self.said = ""
         log.info("worker %s serves run %s, attempt %d", name, info.run, info.attempt)
         return Worker(name, coordinator, team, self.settings.capacity, stopping=self._stopping, submitted=self.groups.inc)
+
+    def _say(self, level: int, reason: Exception) -> None:
+        if str(reason) != self.said:
+            self.said = str(reason)
+            log.log(level, "%s", reason)
 
     def _stopping(self) -> bool:
         return self.over.is_set() or self.service.status == "draining"
