@@ -54,12 +54,24 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
+class RubricItem:
+    """One thing that a long answer should say or do."""
+
+    text: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Gold:
-    """What only rewards, judges and evaluation may read. `chain` is empty where a data set has no gold chains."""
+    """What only rewards, judges and evaluation may read: answers, or a rubric where an answer is a report.
+
+    `chain` is empty where a data set has no gold chains.
+    """
 
     answers: tuple[str, ...]
     chain: tuple[Hop, ...] = ()
     passages: tuple[str, ...] = ()
+    rubric: tuple[RubricItem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,16 +340,18 @@ class Stage:
 
     `start`: the stage whose model this one starts from; "" is the run's own start model. `slots`: which slot a role speaks with in
     this stage, where that is not the role's own. `merges`: slots that become part of the base when the stage ends; others stay
-    beside it. `data`: what it draws from, "train" or the name of a `rollout` stage.
+    beside it. `data`: the split that questions are drawn from. `task`: what its model is measured by and selected on
+    (`evaluation.tasks`).
     """
 
     name: str
-    kind: Literal["sft", "rollout", "rl", "eval"]
+    kind: Literal["sft", "rl"]
     start: str = ""
     objectives: tuple[Objective, ...] = ()
     merges: tuple[Slot, ...] = ()
     slots: Mapping[str, Slot] = field(default_factory=dict)
     data: str = "train"
+    task: str = "qa"
 
     @property
     def trained(self) -> tuple[Slot, ...]:

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Annotated, Any, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from rolecast.errors import InputError
-from rolecast.types import Gold, Hop, Passage, Question
+from rolecast.types import Gold, Hop, Passage, Question, RubricItem
 
 QUESTION_SHAPE = 'a row is {"id": "q1", "question": "…", "answers": ["…"]}'
 CORPUS_SHAPE = 'a row is {"id": "p1", "title": "…", "text": "…"} or {"id": "p1", "contents": "\\"Title\\"\\ntext"}'
@@ -46,7 +46,7 @@ def _with_gold(answers: list[str]) -> list[str]:
 
 
 Filled = Annotated[str, AfterValidator(_filled)]
-Answers = Annotated[list[Filled], AfterValidator(_with_gold)]
+Answers = Annotated[list[Filled], AfterValidator(_with_gold)]  # of data sets that have no rubrics
 
 
 class HopRow(BaseModel):
@@ -62,6 +62,13 @@ class HopRow(BaseModel):
     query: str
 
 
+class RubricRow(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    text: Filled
+    weight: float = Field(default=1.0, ge=0)
+
+
 class QuestionRow(BaseModel):
     """A question as it stands in a file. Tuples inside `given` come back as lists."""
 
@@ -69,12 +76,22 @@ class QuestionRow(BaseModel):
 
     id: Filled
     question: Filled
-    answers: Answers
+    answers: list[Filled] = []
     type: str = ""
     hops: int = Field(default=0, ge=0)
     chain: list[HopRow] = []
     passages: list[Filled] = []
     given: dict[str, Any] = {}
+    rubric: list[RubricRow] = []
+
+    @model_validator(mode="after")
+    def _with_gold(self) -> QuestionRow:
+        if not self.answers and not self.rubric:
+            given = "answers" in self.model_fields_set
+            raise PydanticCustomError(
+                "no_gold" if given else "no_answers", "question without gold" if given else "key 'answers' is missing"
+            )
+        return self
 
     @classmethod
     def of(cls, question: Question) -> QuestionRow:
@@ -88,11 +105,13 @@ class QuestionRow(BaseModel):
             chain=[HopRow(**asdict(hop)) for hop in gold.chain],
             passages=list(gold.passages),
             given=dict(question.given),
+            rubric=[RubricRow(text=item.text, weight=item.weight) for item in gold.rubric],
         )
 
     def to_question(self) -> Question:
         chain = tuple(Hop(**hop.model_dump()) for hop in self.chain)
-        gold = Gold(tuple(self.answers), chain, tuple(self.passages))
+        rubric = tuple(RubricItem(item.text, item.weight) for item in self.rubric)
+        gold = Gold(tuple(self.answers), chain, tuple(self.passages), rubric)
         return Question(self.id, self.question, gold, self.type, self.hops, self.given)
 
 
@@ -134,6 +153,8 @@ def describe(error: ValidationError, step: str) -> str:
     match first["type"]:
         case "no_gold":
             return f"{first['msg']}; give it an answer or leave it out"
+        case "no_answers":
+            return f"{first['msg']}; {step}"
         case "missing":
             return f"key {key!r} is missing; {step}"
         case "extra_forbidden":
@@ -292,7 +313,7 @@ class JsonlWriter:
 def question_row(question: Question) -> dict[str, Any]:
     """The row of a question that `read_questions` will take."""
     try:
-        return QuestionRow.of(question).model_dump()
+        return QuestionRow.of(question).model_dump(exclude=set() if question.gold.rubric else {"rubric"})
     except ValidationError as error:
         raise RowError(f"question {question.id!r}: {describe(error, 'mend what made it')}") from None
 

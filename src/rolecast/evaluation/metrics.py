@@ -1,4 +1,4 @@
-"""What an evaluation says of a set of episodes: EM, F1, CEM with bootstrap intervals, and what they cost."""
+"""What an evaluation says of a set of episodes: the task's scores with bootstrap intervals, and what they cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rolecast.errors import RolecastError
-from rolecast.rewards.text import cover_exact_match, exact_match, token_f1
+from rolecast.evaluation.tasks import QA, Task, means
 from rolecast.types import Trajectory
 
 TOLERATED = 0.1  # share of the asked episodes that may be missing or failed
@@ -31,12 +31,14 @@ def shortfall(asked: int, done: Sequence[Trajectory], what: str) -> dict[str, fl
     return {"missing": float(missing), "errors": float(len(faults))}
 
 
-def summarize(trajectories: Sequence[Trajectory], seed: int, bootstrap: int) -> dict[str, Any]:
-    """Totals, by hops and by type. Every question counts; an episode without an answer scores 0."""
+def summarize(trajectories: Sequence[Trajectory], seed: int, bootstrap: int, task: Task = QA) -> dict[str, Any]:
+    """Totals, by hops and by type. Every question counts, but for those that the task cannot score: they are told apart."""
     return {
-        **_scores(trajectories, seed, bootstrap),
-        "by_hops": _split(trajectories, lambda t: str(t.question.hops), seed, bootstrap),
-        "by_type": _split(trajectories, lambda t: t.question.type or "unknown", seed, bootstrap),
+        "task": task.name,
+        "headline": task.headline,
+        **_scores(trajectories, seed, bootstrap, task),
+        "by_hops": _split(trajectories, lambda t: str(t.question.hops), seed, bootstrap, task),
+        "by_type": _split(trajectories, lambda t: t.question.type or "unknown", seed, bootstrap, task),
         "status": {status: sum(t.status == status for t in trajectories) for status in sorted({t.status for t in trajectories})},
         "valid": float(np.mean([action.valid for t in trajectories for action in t.actions])) if trajectories else 0.0,
         "gold_recall": gold_recall(trajectories),
@@ -55,21 +57,19 @@ def gold_recall(trajectories: Sequence[Trajectory]) -> float | None:
     return float(np.mean(shares)) if shares else None
 
 
-def _split(trajectories: Sequence[Trajectory], key: Callable[[Trajectory], str], seed: int, bootstrap: int) -> dict[str, Any]:
+def _split(
+    trajectories: Sequence[Trajectory], key: Callable[[Trajectory], str], seed: int, bootstrap: int, task: Task
+) -> dict[str, Any]:  # fmt: skip
     parts = sorted({key(t) for t in trajectories})
-    return {part: _scores([t for t in trajectories if key(t) == part], seed, bootstrap) for part in parts}
+    return {part: _scores([t for t in trajectories if key(t) == part], seed, bootstrap, task) for part in parts}
 
 
-def _scores(trajectories: Sequence[Trajectory], seed: int, bootstrap: int) -> dict[str, Any]:
-    pairs = [(t.answer, t.question.gold.answers) for t in trajectories]
-    em = np.array([exact_match(answer, golds) for answer, golds in pairs])
-    return {
-        "em": float(em.mean()),
-        "f1": float(np.mean([token_f1(answer, golds) for answer, golds in pairs])),
-        "cem": float(np.mean([cover_exact_match(answer, golds) for answer, golds in pairs])),
-        "n": len(em),
-        "ci95": list(interval(em, seed, bootstrap)),
-    }
+def _scores(trajectories: Sequence[Trajectory], seed: int, bootstrap: int, task: Task) -> dict[str, Any]:
+    """The task's scores, with the interval of its headline over the `n` episodes that have one."""
+    led = [value for t in trajectories if (value := task.scores(t)[task.headline]) is not None]
+    unscored = {"unscored": len(trajectories) - len(led)} if len(led) < len(trajectories) else {}
+    bounds = list(interval(np.array(led), seed, bootstrap)) if led else None
+    return {task.headline: None, **means(task, trajectories), "n": len(led), "ci95": bounds, **unscored}
 
 
 def interval(scores: np.ndarray, seed: int, samples: int) -> tuple[float, float]:

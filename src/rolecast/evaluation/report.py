@@ -96,27 +96,40 @@ def headline(stages: Sequence[Json]) -> str:
         return "This run has no evaluation yet."
     last = stages[-1]
     if len(stages) == 1:
-        return f"Exact match after {last['label']} is {_with_interval(last)}{_questions(last)}."
+        return f"{_measure(last).capitalize()} after {last['label']} is {_with_interval(last)}{_questions(last)}."
     before = stages[-2]
-    change = last["em"] - before["em"]
+    if _measure(last) != _measure(before):
+        return f"{_measure(last).capitalize()} after {last['label']} is {_with_interval(last)}{_questions(last)}."
+    change, measure = last["em"] - before["em"], _measure(last)
     if percent(last["em"]) == percent(before["em"]):
-        sentence = f"{last['label']} leaves exact match at {_with_interval(last)}{_questions(before, last)}"
+        sentence = f"{last['label']} leaves {measure} at {_with_interval(last)}{_questions(before, last)}"
     else:
         verb = "raises" if change > 0 else "lowers"
-        sentence = f"{last['label']} {verb} exact match from {_with_interval(before)} to {_with_interval(last)}{_questions(before, last)}"
+        sentence = f"{last['label']} {verb} {measure} from {_with_interval(before)} to {_with_interval(last)}{_questions(before, last)}"
     bounds = before["low"], before["high"], last["low"], last["high"]
     if change and None not in bounds and last["low"] <= before["high"] and before["low"] <= last["high"]:
         sentence += "; the 95 % intervals overlap"
     return sentence + "."
 
 
+def _measure(stage: Json) -> str:
+    name = str(stage.get("measure", "em"))
+    return "exact match" if name == "em" else name
+
+
 def stage_scores(summary: Mapping[str, Any]) -> list[Json]:
-    """The overall scores of every stage that has an exact match, in the order of training."""
+    """The overall scores of every stage that has one, in the order of training."""
     results = _mapping(summary.get("stages"))
     scores = [(stage, score(results[stage])) for stage in _ordered(results)]
     extras = ("cem", "tokens_per_question", "searches_per_question")
     return [
-        {"stage": stage, "label": _label(stage), **found, **{name: number(results[stage].get(name)) for name in extras}}
+        {
+            "stage": stage,
+            "label": _label(stage),
+            "measure": results[stage].get("headline", "em"),
+            **found,
+            **{name: number(results[stage].get(name)) for name in extras},
+        }
         for stage, found in scores
         if found
     ]
@@ -140,9 +153,9 @@ def breakdowns(summary: Mapping[str, Any], stages: Sequence[Json]) -> list[Json]
 
 
 def score(result: Any) -> Json | None:
-    """Exact match with its interval and what else a table shows; None without an exact match."""
+    """The headline score (exact match, unless the task says otherwise) with its interval and what else a table shows; None without one."""
     result = _mapping(result)
-    em = number(result.get("em"))
+    em = number(result.get(result.get("headline", "em")))
     if em is None:
         return None
     interval = result.get("ci95")

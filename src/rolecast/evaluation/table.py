@@ -9,28 +9,44 @@ from typing import Any
 
 
 def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
-    """One row per stage: EM with its interval, F1, EM by hops, share of replies in valid form, cost per question."""
+    """One row per stage: the task's score with its interval (EM, unless all have another), F1, the score by hops, share of replies in
+    valid form, cost per question."""
+    names = {result.get("headline", "em") for result in stages.values()}
+    measure = names.pop() if len(names) == 1 else "score"
     hops = sorted({h for result in stages.values() for h in result["by_hops"]})
-    head = ["stage", "EM", "95 % interval", "F1", *[f"{h} hop{'s' if h != '1' else ''}" for h in hops], "valid", "tokens", "searches", "n"]
+    head = [
+        "stage",
+        "EM" if measure == "em" else measure,
+        "95 % interval",
+        "F1",
+        *[f"{h} hop{'s' if h != '1' else ''}" for h in hops],
+        "valid",
+        "tokens",
+        "searches",
+        "n",
+    ]
     rows = []
     for stage, result in stages.items():
-        low, high = result["ci95"]
-        by_hops = [f"{100 * result['by_hops'][h]['em']:.1f}" if h in result["by_hops"] else "–" for h in hops]
+        low, high = result["ci95"] or (None, None)
+        name = result.get("headline", "em")
+        by_hops = [_percent(result["by_hops"].get(h, {}).get(name)) for h in hops]
         cost = [
             f"{100 * result['valid']:.1f}",
             f"{result['tokens_per_question']:.0f}",
             f"{result['searches_per_question']:.1f}",
             str(result["n"]),
         ]
-        rows.append(
-            [stage, f"{100 * result['em']:.1f}", f"{100 * low:.1f} – {100 * high:.1f}", f"{100 * result['f1']:.1f}", *by_hops, *cost]
-        )
+        rows.append([stage, _percent(result[name]), f"{_percent(low)} – {_percent(high)}", _percent(result.get("f1")), *by_hops, *cost])
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [
         "  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in [head, *rows]
     ]
     return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"
 
 
 def print_summary(path: Path) -> None:

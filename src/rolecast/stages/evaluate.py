@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from rolecast.evaluation import tasks
 from rolecast.evaluation.metrics import shortfall, summarize
 from rolecast.evaluation.trace import trace
 from rolecast.methods.registry import make_method
@@ -43,7 +44,7 @@ def _evaluate(run: Run, stage: str) -> None:
     bar = Progress(f"eval {stage}", len(questions))
     done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], Sampling(0.0), "eval", bar.update)
     shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
-    result = summarize(done, c.seed, c.eval.bootstrap)
+    result = summarize(done, c.seed, c.eval.bootstrap, tasks.find(of.task))
     predictions = [
         {"id": t.question.id, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status, "searches": t.searches}
         for t in done

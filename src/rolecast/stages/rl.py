@@ -13,11 +13,11 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from rolecast.config import RlConfig
-from rolecast.errors import CollapseError, Interrupted
+from rolecast.errors import CollapseError, Interrupted, RolecastError
+from rolecast.evaluation import tasks
 from rolecast.evaluation.metrics import shortfall
+from rolecast.evaluation.tasks import Task, means
 from rolecast.evaluation.trace import trace
 from rolecast.learner import checkpoint
 from rolecast.learner.learner import Learner, make_learner
@@ -26,7 +26,6 @@ from rolecast.learner.step import reinforce
 from rolecast.learner.tally import Metrics
 from rolecast.methods.registry import make_method
 from rolecast.ports import Sampling
-from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.collect import Episode
 from rolecast.seeding import stream
 from rolecast.stages import checkpoints
@@ -63,7 +62,7 @@ def rl(run: Run, stage: Stage, ranks: Ranks) -> None:
 class TrainerState:
     """What a checkpoint keeps beside weights and optimizer. `best` holds step and score of the best dev evaluation."""
 
-    best: dict[str, float] = field(default_factory=lambda: {"step": -1, "em": -1.0})
+    best: dict[str, float] = field(default_factory=lambda: {"step": -1, "score": -1.0})
     low: int = 0  # evaluations in a row under the guard's threshold
     rollbacks: int = 0
     sampled: int = 0
@@ -96,6 +95,10 @@ class Trainer:
     @property
     def config(self) -> RlConfig:
         return self.run.config.rl(self.stage.name)
+
+    @property
+    def task(self) -> Task:
+        return tasks.find(self.stage.task)
 
     @property
     def folder(self) -> Path:
@@ -144,7 +147,10 @@ class Trainer:
                     if self._guard(done):
                         self.publish(done)
                 metrics.write(done, numbers)
-                bar.update(done, {name: value for name, value in numbers.items() if name in ("dev/em", "reward", "clip_fraction")})
+                bar.update(
+                    done,
+                    {name: value for name, value in numbers.items() if name in (f"dev/{self.task.headline}", "reward", "clip_fraction")},
+                )
                 if over:
                     break
                 told = stop.asked()
@@ -191,7 +197,7 @@ class Trainer:
         if self.config.record:
             self._record(step, batch.trajectories)
         threads = [thread for t in batch.trajectories for thread in t.threads]
-        return Sampled(threads, units, batch.examples), {**numbers, **describe(batch.trajectories, units)}
+        return Sampled(threads, units, batch.examples), {**numbers, **describe(batch.trajectories, units, self.task)}
 
     def _record(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """The step's shard. A step that is done again after a crash has samples of its own, and replaces it."""
@@ -205,14 +211,14 @@ class Trainer:
         """Greedy on dev; the best model so far is kept as an artifact. Every rank calls it."""
         ranks = self.learner.ranks
         numbers = ranks.agree(self._evaluated(step) if self.sampler is not None else None)
-        em = numbers["dev/em"]
-        self.progress.low = self.progress.low + 1 if em < self.config.guard.fraction * self.progress.best["em"] else 0
-        if em > self.progress.best["em"]:
-            self.progress.best = {"step": step, "em": em}
+        score = numbers[f"dev/{self.task.headline}"]
+        self.progress.low = self.progress.low + 1 if score < self.config.guard.fraction * self.progress.best["score"] else 0
+        if score > self.progress.best["score"]:
+            self.progress.best = {"step": step, "score": score}
             weights = self.learner.weights()
             if ranks.first:
                 self.run.discard(self.best)  # a step that is done again after a crash
-                with writing(self.best, "model", {"step": step, "dev_em": em}) as partial:
+                with writing(self.best, "model", {"step": step, "dev": score}) as partial:
                     self.learner.team.save(self.learner.slots, partial, weights)
                 self.run.publish(self.best)
         return numbers
@@ -230,11 +236,14 @@ class Trainer:
         done = self.sampler.rollouts.collect([Episode(q, f"dev:{q.id}", 0) for q in self.dev], Sampling(0.0), "eval")
         self._keep_traces(step, done)
         short = shortfall(len(self.dev), done, f"step {step}, dev")
-        pairs = [(t.answer, t.question.gold.answers) for t in done if t.status != "error"]
+        scores = means(self.task, [t for t in done if t.status != "error"])
+        if self.task.headline not in scores:
+            raise RolecastError(
+                f"step {step}: no dev episode has the score {self.task.headline!r} that models are selected on; see its judge"
+            )
         return {
             **{f"dev/{name}": number for name, number in short.items()},
-            "dev/em": float(np.mean([exact_match(*pair) for pair in pairs])),
-            "dev/f1": float(np.mean([token_f1(*pair) for pair in pairs])),
+            **{f"dev/{name}": score for name, score in scores.items()},
             "dev/valid": valid_share(done),
         }
 
@@ -250,10 +259,10 @@ class Trainer:
             return False
         if self.progress.rollbacks >= guard.rollbacks:
             raise CollapseError(
-                f"step {step}: dev EM stayed under {guard.fraction:.0%} of its best ({self.progress.best['em']:.3f}) for {guard.patience} "
+                f"step {step}: dev {self.task.headline} stayed under {guard.fraction:.0%} of its best ({self.progress.best['score']:.3f}) for {guard.patience} "
                 f"evaluations, {guard.rollbacks} rollbacks did not help; lower the learning rate or the clip range"
             )
-        log.warning("step %d: dev EM collapsed; rolling back to step %d", step, self.progress.best["step"])
+        log.warning("step %d: dev %s collapsed; rolling back to step %d", step, self.task.headline, self.progress.best["step"])
         checkpoints.ready(self.run, self.best, self.learner.ranks)
         self.learner.load_weights(self.learner.team.read(self.best, self.learner.slots))
         self.progress.rollbacks += 1

@@ -12,9 +12,10 @@ import numpy as np
 from rolecast.config import RunConfig
 from rolecast.credit import group_advantages
 from rolecast.errors import EmptyUpdateError
+from rolecast.evaluation import tasks
+from rolecast.evaluation.tasks import QA, Task, means
 from rolecast.learner.tally import Metrics
 from rolecast.ports import Sampling
-from rolecast.rewards.text import exact_match
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.rollouts import Rollouts
 from rolecast.seeding import stream
@@ -85,7 +86,9 @@ class Sampler:
             if len(kept) == c.questions or (mode == "off" and kept):
                 break
         if not kept:
-            raise NothingLearnedError(f"step {step}, after {c.refill + 1} rounds: {nothing_learned(drawn)}", solved(drawn))
+            raise NothingLearnedError(
+                f"step {step}, after {c.refill + 1} rounds: {nothing_learned(drawn)}", solved(drawn, tasks.find(self.stage.task))
+            )
         dropped = len(drawn) - len(kept)
         self.dropped += dropped
         return Batch(kept), {
@@ -136,9 +139,9 @@ class Sampler:
         )
 
 
-def solved(groups: Sequence[Credited]) -> bool:
-    scores = [exact_match(t.answer, t.question.gold.answers) for group in groups for t in group.trajectories]
-    return bool(scores) and float(np.mean(scores)) >= SOLVED
+def solved(groups: Sequence[Credited], task: Task) -> bool:
+    score = means(task, [t for group in groups for t in group.trajectories]).get(task.headline)
+    return score is not None and score >= SOLVED
 
 
 def nothing_learned(groups: Sequence[Credited]) -> str:
@@ -182,14 +185,14 @@ def shuffled(units: Sequence[Unit], rng: random.Random) -> list[Unit]:
     return result
 
 
-def describe(trajectories: Sequence[Trajectory], units: Sequence[Unit]) -> Metrics:
+def describe(trajectories: Sequence[Trajectory], units: Sequence[Unit], task: Task = QA) -> Metrics:
     """Rewards, validity and lengths, in all and per role; nothing of a step that has examples alone."""
     if not trajectories:
         return {}
     numbers: Metrics = {
         "reward": float(np.mean([unit.reward for unit in units])) if units else 0.0,
         "valid": valid_share(trajectories),
-        "train/em": float(np.mean([exact_match(t.answer, t.question.gold.answers) for t in trajectories])),
+        **{f"train/{name}": score for name, score in means(task, trajectories).items()},
         "searches": float(np.mean([t.searches for t in trajectories])),
         **{f"episodes/{status}": float(sum(t.status == status for t in trajectories)) for status in ("length", "error")},
         "unscored": float(sum(r.value is None for t in trajectories for r in t.rewards)),

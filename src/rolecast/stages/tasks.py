@@ -123,8 +123,9 @@ def evaluate(run: str, stage: str, metrics: Any = None, result: str | None = Non
     folder = evaluate_stage(_open(run), stage)
     if metrics is not None:
         figures = json.loads((folder / "result.json").read_text())
-        for name in ("em", "f1", "n"):
-            metrics.log_metric(name, figures[name])
+        for name in dict.fromkeys((figures["headline"], "f1", "n")):
+            if figures.get(name) is not None:
+                metrics.log_metric(name, figures[name])
     if result is not None:
         shutil.copy(folder / "result.json", result)
     return str(folder)

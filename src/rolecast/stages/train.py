@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rolecast.errors import InputError
+from rolecast.evaluation import tasks
 from rolecast.learner.ranks import ALONE, Ranks
 from rolecast.methods.registry import make_method
 from rolecast.schedule import find
@@ -25,6 +26,7 @@ def train(run: Run, name: str, ranks: Ranks = ALONE) -> Path:
     if not method.schedule():
         raise InputError(f"method {method.name} is not trained; see `rolecast methods`")
     stage = find(method.schedule(), name)
+    tasks.find(stage.task)
     if checkpoints.ready(run, run.model(name), ranks):
         return run.model(name)
     if stage.start:

@@ -20,7 +20,7 @@ from rolecast.data.records import (
     write_questions,
 )
 from rolecast.errors import InputError
-from rolecast.types import Gold, Hop, Passage, Question
+from rolecast.types import Gold, Hop, Passage, Question, RubricItem
 
 HOP = Hop("Brol Tan", "mentor", "Vrek Stom", "The mentor of Brol Tan is Vrek Stom.", "p1", "mentor of Brol Tan")
 FULL = Question("q1", "Who is the mentor of Brol Tan?", Gold(("Vrek Stom", "V. Stom"), (HOP,), ("p1",)), "chain", 1, {"plan": ["a"]})
@@ -228,3 +228,12 @@ def test_unwritable_places_are_named(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     assert "cannot be written" in message(lambda p: write_corpus(p, PASSAGES), tmp_path / "folder")
     assert left_over(tmp_path) == ["file", "folder"]
+
+
+def test_a_question_may_have_a_rubric_instead_of_answers(tmp_path: Path) -> None:
+    rubric = (RubricItem("names the first mayor", 2.0), RubricItem("cites a passage"))
+    question = Question("q", "Write about Dral Vim.", Gold((), rubric=rubric))
+    write_questions(tmp_path / "q.jsonl", [question])
+    assert read_questions(tmp_path / "q.jsonl") == [question]
+    write_questions(tmp_path / "plain.jsonl", [Question("q", "Who?", Gold(("a",)))])
+    assert "rubric" not in (tmp_path / "plain.jsonl").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +20,13 @@ from rolecast.learner.backends import PlainBackend, Training
 from rolecast.learner.learner import Learner
 from rolecast.learner.ranks import ALONE
 from rolecast.learner.settings import OptimizerConfig
+from rolecast.ports import Sampling
 from rolecast.stages import rl as rl_stage
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.rl import Trainer, TrainerState
 from rolecast.stages.run import Run
 from rolecast.stages.sampling import Batch, Credited, NothingLearnedError, describe
-from rolecast.types import Action, Gold, Question, Thread, Trajectory, Unit
+from rolecast.types import Action, Gold, Question, Reward, Thread, Trajectory, Unit
 from rolecast.weights.models import CPU, read_model
 from tests.tiny import tiny_team
 
@@ -149,9 +151,9 @@ def test_a_second_collapse_ends_the_run_and_keeps_the_best_model(tmp_path: Path)
     run = Collapsing(tmp_path)
     for em in (0.8, 0.3, 0.3, 0.3):
         run.train(em)
-    with pytest.raises(CollapseError, match="step 50: dev EM stayed under 50% of its best"):
+    with pytest.raises(CollapseError, match="step 50: dev em stayed under 50% of its best"):
         run.train(0.3)
-    assert run.trainer.progress.best == {"step": 10, "em": 0.8}
+    assert run.trainer.progress.best == {"step": 10, "score": 0.8}
 
 
 class Idling(Dev):
@@ -204,7 +206,7 @@ def test_idle_steps_in_a_row_end_a_stage_that_is_solved_with_its_best_model(tmp_
     assert len(run.gates) == 1
     assert "dev/em" in run.rows[-1]  # the last weights were scored too
     # No dev score was better than the first one, so the model is that of step 0, not the last.
-    assert run.trainer.progress.best == {"step": 0, "em": 1.0}
+    assert run.trainer.progress.best == {"step": 0, "score": 1.0}
     model = read_model(run.run.model("rl"), torch.float32, CPU)
     assert torch.equal(model.get_input_embeddings().weight, before)
     assert not torch.equal(run.weights(), before)
@@ -262,3 +264,27 @@ def test_dev_scores_tell_what_they_are_not_taken_over(tmp_path: Path) -> None:
     del done[-1]
     with pytest.raises(RolecastError, match=r"step 20, dev: of 20 episodes 2 are missing and 1 failed.*OSError: the index is on fire"):
         run.trainer._evaluated(20)
+
+
+def test_the_best_model_is_the_one_whose_stages_own_task_it_does_best(tmp_path: Path) -> None:
+    run = Collapsing(tmp_path)
+    run.trainer.stage = replace(run.trainer.stage, task="reward:plan")
+    scores = iter([0.2, 0.9, 0.4])
+
+    def collect(episodes: Any, sampling: Sampling, phase: str) -> list[Trajectory]:
+        t = finished(THE_THE, "no answer is right")
+        t.rewards = [Reward("plan", t.id, next(scores))]
+        return [t]
+
+    run.trainer.sampler.rollouts = SimpleNamespace(collect=collect)  # type: ignore[union-attr]
+    told = [run.trainer.evaluate(step) for step in (0, 10, 20)]
+    assert [numbers["dev/plan"] for numbers in told] == [0.2, 0.9, 0.4]
+    assert "dev/em" not in told[0]
+    assert run.trainer.progress.best == {"step": 10, "score": 0.9}
+
+
+def test_dev_episodes_without_the_score_that_models_are_selected_on_are_an_error(tmp_path: Path) -> None:
+    run = Collapsing(tmp_path)
+    run.trainer.stage = replace(run.trainer.stage, task="reward:plan")
+    with pytest.raises(RolecastError, match="no dev episode has the score 'plan'"):
+        run.trainer.evaluate(0)

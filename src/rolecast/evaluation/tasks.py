@@ -1,0 +1,60 @@
+"""What an episode is measured by: the task of a stage says which scores it has, and which of them models are selected on.
+
+`qa` compares answers with gold answers. `reward:NAME` takes the method's own reward of that name: a rubric's score of a long
+report, or what a stage that trains a planner alone rewards it with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rolecast.errors import InputError
+from rolecast.rewards.text import cover_exact_match, exact_match, token_f1
+from rolecast.types import Trajectory
+
+Scores = Mapping[str, float | None]  # of one episode; None is unscored
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`headline`: the score that the best model has the most of. It lies in [0, 1] and is one of `scores`."""
+
+    name: str
+    headline: str
+    scores: Callable[[Trajectory], Scores]
+
+
+def find(name: str) -> Task:
+    """Raises InputError for what is no task."""
+    if name == QA.name:
+        return QA
+    kind, _, reward = name.partition(":")
+    if kind == "reward" and reward:
+        return Task(name, reward, lambda t: {reward: _reward(t, reward)})
+    raise InputError(f"no task {name!r}; there are qa and reward:NAME")
+
+
+def means(task: Task, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Each score's mean over the episodes that have it; a score that none has is left out. Of no episodes there is none."""
+    found = [task.scores(t) for t in trajectories]
+    names = dict.fromkeys(name for scores in found for name in scores)
+    columns = {name: [value for scores in found if (value := scores.get(name)) is not None] for name in names}
+    return {name: float(np.mean(column)) for name, column in columns.items() if column}
+
+
+def _answers(t: Trajectory) -> Scores:
+    """An episode without an answer scores 0."""
+    golds = t.question.gold.answers
+    return {"em": exact_match(t.answer, golds), "f1": token_f1(t.answer, golds), "cem": cover_exact_match(t.answer, golds)}
+
+
+def _reward(t: Trajectory, name: str) -> float | None:
+    """The mean of the episode's rewards of that name, over its actions too."""
+    earned = [reward.value for reward in t.rewards if reward.name == name and reward.value is not None]
+    return float(np.mean(earned)) if earned else None
+
+
+QA = Task("qa", "em", _answers)

@@ -1,0 +1,60 @@
+"""What episodes are measured by, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from rolecast.errors import InputError
+from rolecast.evaluation.metrics import summarize
+from rolecast.evaluation.table import results_table
+from rolecast.evaluation.tasks import QA, find, means
+from rolecast.types import Gold, Question, Reward, RubricItem, Trajectory
+
+
+def episode(answer: str | None = None, *rewards: float | None, hops: int = 1) -> Trajectory:
+    question = Question("q", "Which band is it?", Gold(("The The",), rubric=(RubricItem("names the band", 2.0),)), hops=hops)
+    return Trajectory(
+        "t", question, "g", 0, "m", 0, answer=answer, rewards=[Reward("rubric", f"a{i}", value) for i, value in enumerate(rewards)]
+    )
+
+
+def test_answers_are_compared_with_gold_ones_and_none_is_zero() -> None:
+    assert means(QA, [episode("The The"), episode(None), episode("a band")]) == {
+        "em": pytest.approx(1 / 3),
+        "f1": pytest.approx(1 / 3),
+        "cem": pytest.approx(1 / 3),
+    }
+    assert find("qa") is QA
+
+
+def test_a_methods_own_reward_is_a_task_and_unscored_is_never_zero() -> None:
+    task = find("reward:rubric")
+    done = [episode("x", 0.2, 0.6), episode("y", None), episode("z", 0.8), episode("no reward")]
+    assert means(task, done) == {"rubric": pytest.approx(0.6)}  # (.4 + .8) / 2
+    result = summarize(done, 0, 100, task)
+    assert (result["headline"], result["n"], result["unscored"]) == ("rubric", 2, 2)
+    assert result["ci95"][0] <= result["rubric"] <= result["ci95"][1]
+    assert result["by_hops"]["1"]["rubric"] == pytest.approx(0.6)
+
+
+def test_of_nothing_scored_there_is_no_score_and_no_interval() -> None:
+    result = summarize([episode("x")], 0, 100, find("reward:rubric"))
+    assert (result["rubric"], result["ci95"], result["n"], result["unscored"]) == (None, None, 0, 1)
+
+
+@pytest.mark.parametrize("name", ["", "em", "reward:", "reward", "f1:x"])
+def test_what_is_no_task_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="no task"):
+        find(name)
+
+
+def test_a_table_shows_each_stages_own_score() -> None:
+    done = [episode("The The", 0.25), episode("no", 0.75, hops=2)]
+    plan, answers = summarize(done, 0, 100, find("reward:rubric")), summarize(done, 0, 100)
+    head, _, row = results_table({"planner_rl": plan}).splitlines()
+    assert head.split()[1] == "rubric"
+    assert row.split()[1] == "50.0"
+    head, _, *rows = results_table({"planner_rl": plan, "sft": answers}).splitlines()
+    assert head.split()[1] == "score"
+    assert [row.split()[1] for row in rows] == ["50.0", "50.0"]
+    assert rows[1].split()[2:5] != ["–", "–", "–"]
