@@ -34,6 +34,7 @@ class Training:
 
 
 class Backend(Protocol):
+    name: str  # of what its saved state can be loaded by
     sharded: bool  # whether saved state is cut for this number of ranks
 
     def forward(self, slot: Slot, rows: Rows, temperature: float = 1.0) -> Any: ...
@@ -67,6 +68,7 @@ class Backend(Protocol):
 
 
 class PlainBackend:
+    name = "plain torch"
     sharded = False
 
     def __init__(self, team: Team, slots: Mapping[Slot, Training], ranks: Ranks) -> None:
@@ -137,6 +139,7 @@ class DeepSpeedBackend:
         self.team, self._slots, self._ranks, self._zero, self._deepspeed = team, dict(slots), ranks, backend.zero, deepspeed
         if not deepspeed.comm.is_initialized():
             deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
+        self.name = f"DeepSpeed, ZeRO-{backend.zero}"
         dtype = team.base.dtype
         self._cut = backend.zero > 0 or dtype == torch.bfloat16  # whether each rank's optimizer sees a shard only
         groups = [(slot, [p for _, p in team.trained(slot)], t.optimizer, t.lr) for slot, t in slots.items()]

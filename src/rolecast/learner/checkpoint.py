@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -86,13 +87,27 @@ def newest(folder: Path) -> Checkpoint | None:
 
 
 def all_of(folder: Path) -> list[Checkpoint]:
-    return [read(path) for path in _paths(folder)]
+    """Every checkpoint that can be read; a damaged one says nothing, and is passed over."""
+    found = []
+    for path in _paths(folder):
+        try:
+            found.append(read(path))
+        except ArtifactError as error:
+            log.warning("%s", error)
+    return found
 
 
 def read(path: Path) -> Checkpoint:
-    return Checkpoint(path, int(path.name.removeprefix("step-")), json.loads((path / "progress.json").read_text()))
+    """Raises ArtifactError for one that is damaged."""
+    try:
+        return Checkpoint(path, int(path.name.removeprefix("step-")), dict(json.loads((path / "progress.json").read_text())))
+    except (OSError, ValueError, TypeError) as error:
+        raise ArtifactError(f"checkpoint {path} is damaged ({type(error).__name__}: {error}); delete it") from error
 
 
-def _paths(folder: Path, pattern: str = "step-*") -> list[Path]:
-    whole = [path for path in folder.glob(pattern) if path.is_dir()]
-    return sorted(path for path in whole if ".node-" in pattern or ".node-" not in path.name)
+def _paths(folder: Path, pattern: str = "step-[0-9]*") -> list[Path]:
+    """A link is somebody else's folder: it is neither resumed from nor deleted."""
+    whole = [path for path in folder.glob(pattern) if path.is_dir() and not path.is_symlink()]
+    return sorted(
+        path for path in whole if re.fullmatch(r"step-\d+(\.node-\d+)?", path.name) and (".node-" in path.name) == (".node-" in pattern)
+    )

@@ -210,15 +210,22 @@ class Learner:
         """Everything but the slots' weights, which a checkpoint stores in Hugging Face form. Every rank calls it."""
         self.backend.save(folder / "optimizer")
         if self.ranks.first:
-            (folder / "learner.json").write_text(json.dumps({"updates": self.updates, "world": self.ranks.world}))
+            (folder / "learner.json").write_text(
+                json.dumps({"updates": self.updates, "world": self.ranks.world, "backend": self.backend.name})
+            )
 
     def load(self, folder: Path) -> None:
-        """Raises `ArtifactError` where the state is cut for another number of ranks."""
+        """Raises `ArtifactError` where the state is another backend's, or is cut for another number of ranks."""
         told = json.loads((folder / "learner.json").read_text())
         if self.backend.sharded and told["world"] != self.ranks.world:
             raise ArtifactError(
                 f"{folder} was written by {told['world']} ranks, this job has {self.ranks.world}; start it with {told['world']}, "
                 f"or convert the shards with deepspeed.checkpoint.ds_to_universal"
+            )
+        if told["backend"] != self.backend.name:
+            raise ArtifactError(
+                f"{folder} holds the optimizer's state of {told['backend']}, and this job trains with {self.backend.name}; go on with the "
+                "learner and the ZeRO stage that it was written with"
             )
         self.updates = told["updates"]
         self.backend.load(folder / "optimizer")

@@ -13,7 +13,8 @@ import torch
 from rows import UNITS_OF_GROUP
 from transformers import PreTrainedModel
 
-from rolecast.errors import DivergedError, EmptyUpdateError, RatioGateError
+from rolecast.errors import ArtifactError, DivergedError, EmptyUpdateError, RatioGateError
+from rolecast.learner import checkpoint
 from rolecast.learner.batch import action_lengths
 from rolecast.learner.cut import Cut
 from rolecast.learner.learner import Learner, make_learner
@@ -299,3 +300,29 @@ def test_an_anchor_keeps_units_without_advantage_in_the_batch() -> None:
     units = [replace(unit, reward=1.0) if unit.group == "g0" else unit for unit in units_of(threads)]
     kl = reinforce(anchored, threads, units)
     assert kl["kl"] == pytest.approx(0.0, abs=1e-3)
+
+
+def test_state_of_another_backend_is_refused_by_name(tmp_path: Path) -> None:
+    learner = learner_of(SFT)
+    learner.save(tmp_path)
+    learner.backend.name = "DeepSpeed, ZeRO-2"
+    with pytest.raises(ArtifactError, match="holds the optimizer's state of plain torch, and this job trains with DeepSpeed, ZeRO-2"):
+        learner.load(tmp_path)
+
+
+def test_damaged_checkpoints_and_links_among_them_end_nothing(tmp_path: Path) -> None:
+    learner = learner_of(SFT)
+    for step in (1, 2, 3):
+        checkpoint.save(tmp_path / "checkpoints", step, learner, {"seen": step}, keep=9)
+    folder = tmp_path / "checkpoints"
+    (folder / "step-000002" / "progress.json").unlink()
+    (folder / "step-000009").symlink_to(folder / "step-000001")
+    (folder / "step-notes").mkdir()
+    assert [found.progress for found in checkpoint.all_of(folder)] == [{"seen": 1}, {"seen": 3}]
+    (folder / "step-000003" / "progress.json").write_text("{")
+    found = checkpoint.newest(folder)
+    assert found is not None
+    assert found.step == 1
+    checkpoint.save(folder, 4, learner, {}, keep=1)
+    assert (folder / "step-000001").exists() is False
+    assert (folder / "step-000009").is_symlink()
