@@ -17,6 +17,7 @@ from rolecast.coordinator.leases import Group, Handshake, Refused, TeamVersion
 from rolecast.coordinator.process import child_coordinator
 from rolecast.errors import InputError, RolecastError
 from rolecast.ports import Sampling
+from rolecast.stages.publish import served
 from rolecast.stages.run import Run
 from rolecast.store.fencing import FencedStore, only_learner
 from rolecast.store.local import LocalStore
@@ -51,7 +52,7 @@ def test_a_worker_with_the_key_finds_the_attempt_and_no_secret_is_in_a_command_l
 ) -> None:
     assert isinstance(run.store, FencedStore)
     before = set(children())
-    with only_learner(run.store, run.location), child_coordinator(run, RL, HELLO, RULES) as child:
+    with only_learner(run.store, run.location), child_coordinator(served(run, RL), HELLO, RULES) as child:
         child.control.publish(TeamVersion("here/1.0", "versions/1"))
         child.control.add([Group("g", Question("q", "Who?", Gold(("a",))), (0,), "train", Sampling())])
         worker = HttpCoordinator(url, KEY, patience=0)
@@ -74,12 +75,12 @@ def test_a_learner_without_the_key_says_how_to_make_one(run: Run, url: str, monk
     for value, fault in (("", "is not set"), ("short", "has fewer than 16 characters")):
         monkeypatch.setenv("ROLECAST_RELEASE_KEY", value)
         with pytest.raises(InputError, match=f"ROLECAST_RELEASE_KEY {fault}.*openssl rand"):
-            child_coordinator(run, RL, HELLO, RULES).__enter__()
+            child_coordinator(served(run, RL), HELLO, RULES).__enter__()
 
 
 def test_a_coordinator_that_dies_in_a_long_poll_is_noticed_in_seconds_with_its_exit_code(url: str, run: Run) -> None:
     before = set(children())
-    with child_coordinator(run, RL, HELLO, RULES) as child:
+    with child_coordinator(served(run, RL), HELLO, RULES) as child:
         [pid] = set(children()) - before
         threading.Timer(0.5, os.kill, (pid, signal.SIGKILL)).start()
         start = time.monotonic()

@@ -17,11 +17,22 @@ from rolecast.coordinator.leases import Handshake
 from rolecast.coordinator.tokens import release_key
 from rolecast.errors import RolecastError
 from rolecast.processes import PARENT
-from rolecast.stages.run import Run
-from rolecast.types import Stage
 
 PORT = "ROLECAST_COORDINATOR_PORT"
 TOKEN = "ROLECAST_COORDINATOR_TOKEN"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a coordinator tells workers of its run: the config as JSON, the stage that samples, and the store with the versions."""
+
+    run: str
+    attempt: int
+    config: str
+    stage: str
+    store: str
+    lease_seconds: float
+    tries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +42,15 @@ class Child:
 
 
 @contextmanager
-def child_coordinator(run: Run, stage: Stage, handshake: Handshake, rules: Rules) -> Iterator[Child]:
-    """Starts the coordinator of the run's present attempt and stops it at the end. Its port is ROLECAST_COORDINATOR_PORT, or 8300.
+def child_coordinator(served: Served, handshake: Handshake, rules: Rules) -> Iterator[Child]:
+    """Starts the coordinator of an attempt and stops it at the end. Its port is ROLECAST_COORDINATOR_PORT, or 8300.
 
     The environment must hold the release's key, from which coordinator and workers derive their token.
     """
     release_key(os.environ)
     token = secrets.token_urlsafe(24)
     port = int(os.environ.get(PORT, "8300"))
-    settings = {
-        "run": run.config.name, "attempt": run.attempt, "handshake": asdict(handshake), "config": run.config.model_dump_json(),
-        "store": run.location, "stage": stage.name, "lease_seconds": run.config.rl(stage.name).lease_seconds, "tries": run.config.rl(stage.name).lease_tries, "port": port,
-        "rules": asdict(rules),
-    }  # fmt: skip
+    settings = {**asdict(served), "handshake": asdict(handshake), "rules": asdict(rules), "port": port}
     process = subprocess.Popen(
         [sys.executable, "-m", "rolecast.coordinator.main"],
         stdin=subprocess.PIPE,
@@ -56,7 +63,7 @@ def child_coordinator(run: Run, stage: Stage, handshake: Handshake, rules: Rules
         process.stdin.close()
         control = HttpControl(f"http://127.0.0.1:{port}", token, check=lambda: _check(process))
         control.wait_until_ready()
-        yield Child(run.attempt, control)
+        yield Child(served.attempt, control)
     finally:
         process.terminate()
         try:

@@ -90,7 +90,7 @@ class Backoff(Closed):
         return min(self.base * 2.0 ** min(attempt, 30), self.limit)
 
 
-class Coordinator(Closed):
+class CoordinatorService(Closed):
     """Where rollout workers find the coordinator that rank 0 of an RL job runs."""
 
     service: Name = "rolecast-coordinator"
@@ -135,7 +135,7 @@ class TrainingJobSpec(Closed):
     deadlines: Deadlines = Deadlines()
     backoff: Backoff = Backoff()
     ttl_seconds: Seconds = 86400  # how long a finished job stays to be looked at
-    coordinator: Coordinator = Coordinator()
+    coordinator: CoordinatorService = CoordinatorService()
     runtime: TrainingRuntime = TrainingRuntime()
 
     @model_validator(mode="before")

@@ -29,7 +29,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class JobView:
     """What the API server says at one moment. `reason` is for people: why a job waits or how it ended."""
 
     state: State
@@ -45,11 +45,11 @@ class Lifecycle:
     """The state of one job as a watcher saw it. `clock`: seconds, monotonic."""
 
     clock: Callable[[], float]
-    current: Observation | None = None
+    current: JobView | None = None
     since: float = 0.0
     seconds: dict[State, float] = field(default_factory=dict)
 
-    def observe(self, seen: Observation) -> bool:
+    def observe(self, seen: JobView) -> bool:
         """True if state or reason are new. The first observation may be any state: the job may have been adopted."""
         before, now = self.current, self.clock()
         if before is None or seen.state is not before.state:

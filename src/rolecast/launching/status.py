@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rolecast.launching.states import Observation, State
+from rolecast.launching.states import JobView, State
 
 Resource = dict[str, Any]
 
@@ -15,23 +15,23 @@ SUCCEEDED = ("Succeeded", "Complete")
 WAITING_IS_NORMAL = ("ContainerCreating", "PodInitializing")
 
 
-def observe(job: Resource, pods: Sequence[Resource], nodes: int) -> Observation:
+def observe(job: Resource, pods: Sequence[Resource], nodes: int) -> JobView:
     """Conditions that end a job are read first: they hold whatever its pods look like by then."""
     conditions = {
         condition["type"]: condition for condition in job.get("status", {}).get("conditions") or [] if condition["status"] == "True"
     }
     for name in SUCCEEDED:
         if name in conditions:
-            return Observation(State.SUCCEEDED, _text(conditions[name]))
+            return JobView(State.SUCCEEDED, _text(conditions[name]))
     if "Failed" in conditions:
-        return Observation(State.FAILED, _text(conditions["Failed"]))
+        return JobView(State.FAILED, _text(conditions["Failed"]))
     if _suspended(job) or "Suspended" in conditions:
         queue = job["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name")
-        return Observation(State.QUEUED, f"waits for queue {queue}" if queue else "suspended, and no queue will resume it")
+        return JobView(State.QUEUED, f"waits for queue {queue}" if queue else "suspended, and no queue will resume it")
     started = [pod for pod in pods if phase(pod) in ("Running", "Succeeded", "Failed")]
     if len(started) >= nodes:
-        return Observation(State.RUNNING)
-    return Observation(State.PENDING, "; ".join(pending_reasons(pods)) or f"{len(started)} of {nodes} pods run")
+        return JobView(State.RUNNING)
+    return JobView(State.PENDING, "; ".join(pending_reasons(pods)) or f"{len(started)} of {nodes} pods run")
 
 
 def pending_reasons(pods: Sequence[Resource]) -> list[str]:

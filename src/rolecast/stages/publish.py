@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from rolecast.config import RunConfig
 from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.leases import Handshake
-from rolecast.coordinator.process import Child, child_coordinator
+from rolecast.coordinator.process import Child, Served, child_coordinator
 from rolecast.errors import InputError
 from rolecast.methods.base import Method
 from rolecast.methods.registry import release
@@ -49,12 +49,19 @@ def open_publisher(run: Run, method: Method, stage: Stage, team: Team) -> Iterat
         return
     if run.store is None:
         raise InputError("rollouts=workers needs a run in a store that workers reach; give the run as s3://bucket/prefix/NAME")
-    with child_coordinator(run, stage, handshake(run.config, method, team.tokenizer), rules(method, team)) as child:
+    with child_coordinator(served(run, stage), handshake(run.config, method, team.tokenizer), rules(method, team)) as child:
         yield _Remote(run, stage, Rollouts(method, child.control), child, team, training_team(run, method, stage, None, CPU))
 
 
 def handshake(config: RunConfig, method: Method, tokenizer: PreTrainedTokenizerBase) -> Handshake:
     return Handshake(release(config.method), config.fingerprint, Renderer(tokenizer).fingerprint(), method.prompts_fingerprint())
+
+
+def served(run: Run, stage: Stage) -> Served:
+    c = run.config.rl(stage.name)
+    return Served(
+        run.config.name, run.attempt, run.config.model_dump_json(), stage.name, run.location, c.lease_seconds, c.lease_tries
+    )  # fmt: skip
 
 
 def rules(method: Method, team: Team) -> Rules:
