@@ -27,10 +27,11 @@ from pydantic import (
 from rolecast.errors import InputError
 from rolecast.learner.settings import BackendConfig, OptimizerConfig
 from rolecast.methods import registry
-from rolecast.methods.base import MethodConfig
+from rolecast.methods.base import Method, MethodConfig
 from rolecast.methods.registry import make_method
 from rolecast.schedule import Schedule
 from rolecast.teachers.base import TeacherErrors
+from rolecast.types import Stage
 from rolecast.weights.settings import LoraConfig
 
 Count = Annotated[int, Field(ge=0)]
@@ -107,11 +108,14 @@ class EngineConfig(Closed):
 
 
 class StageConfig(Closed):
-    """What every stage of training has. `optimizers`: of slots that have another one than the rest."""
+    """What every stage of training has. `optimizers`: of slots that have another one than the rest. `lengths`: tokens of a reply, for
+    roles that have another limit in this stage, and with its model ever after.
+    """
 
     steps: int = Field(200, ge=0)
     optimizer: OptimizerConfig = OptimizerConfig()
     optimizers: dict[str, OptimizerConfig] = {}
+    lengths: dict[str, Annotated[int, Field(ge=1)]] = {}
     max_tokens: int = Field(8192, ge=64)  # padded tokens of a micro-batch
     checkpoint_every: int = Field(10, ge=1)
     keep: int = Field(2, ge=1)
@@ -143,7 +147,7 @@ class GuardConfig(Closed):
 class RlConfig(StageConfig):
     """`questions` per step, each with `group` rollouts. `refill`: extra rounds of sampling for groups without variance.
 
-    `idle_steps`: so many steps in a row from which nothing could be learned end the stage.
+    `kl`: the coefficient of every objective's KL term, in place of the method's. `idle_steps`: so many steps in a row from which nothing could be learned end the stage.
     """
 
     questions: int = Field(8, ge=1)
@@ -153,6 +157,7 @@ class RlConfig(StageConfig):
     refill: int = Field(1, ge=0)
     ratio_gate: float | None = Field(None, gt=0)  # bound of the mean |ratio - 1| on fresh tokens; by default what the dtype explains
     idle_steps: int = Field(3, ge=1)
+    kl: float | None = Field(None, ge=0)
     shuffle_rewards: bool = False  # a control: rewards permuted inside groups
     eval_every: int = Field(10, ge=1)
     dev: int = Field(120, ge=1)  # questions of an in-loop evaluation
@@ -221,9 +226,11 @@ class RunConfig(Closed):
         return {name: getattr(read, name) for name in kinds}
 
     @model_validator(mode="after")
-    def _mix_fits_the_method(self) -> RunConfig:
+    def _roles_are_the_methods(self) -> RunConfig:
         roles = make_method(self.method).roles
         for name, stage in self.stages.items():
+            if stray := sorted(set(stage.lengths) - set(roles)):
+                raise ValueError(f"stages.{name}.lengths: {self.method.name} has no role {stray[0]!r}; it has {', '.join(roles)}")
             if not isinstance(stage, SftConfig) or not stage.mix:
                 continue
             if unknown := sorted(set(stage.mix) - set(roles)):
@@ -235,6 +242,10 @@ class RunConfig(Closed):
     @property
     def schedule(self) -> Schedule:
         return make_method(self.method).schedule()
+
+    def method_in(self, stage: Stage) -> Method:
+        """The method as it is played in this stage, and with its model."""
+        return make_method(self.method).in_stage(stage, self.stages[stage.name].lengths)
 
     def sft(self, stage: str) -> SftConfig:
         settings = self.stages[stage]

@@ -18,7 +18,7 @@ from rolecast.agent.episodes import Episodes, Unavailable
 from rolecast.agent.traces import add_trace_routes
 from rolecast.errors import InputError, RolecastError
 from rolecast.ports import Retriever
-from rolecast.retriever.batching import SearchThread
+from rolecast.retriever.batching import LoopThread
 from rolecast.retriever.client import HttpRetriever
 from rolecast.service.app import Service, make_app
 from rolecast.service.settings import ServiceSettings
@@ -92,7 +92,7 @@ class _Serving:
     def __init__(self, settings: AgentSettings, service: Service, open_team: Open) -> None:
         s = self.settings = settings
         self.service, self._open = service, open_team
-        self.worker = SearchThread("team")
+        self.worker = LoopThread("team")
         self.retriever = HttpRetriever(s.retriever_url, patience=s.retriever_patience) if s.retriever_url else None
         self.episodes = Episodes(
             self._ask, max_live=s.max_live, max_waiting=s.max_waiting, keep=s.keep_traces, registry=service.registry

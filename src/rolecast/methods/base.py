@@ -95,10 +95,14 @@ class Method(ABC):
             raise InputError(f"method {cls.name} has no preset {name!r}; it has {', '.join(cls.presets)}")
         return files(cls.package).joinpath("presets", f"{name or cls.presets[0]}.yaml")
 
-    def in_stage(self, stage: Stage) -> Self:
-        """The method with the slots that its roles speak with in this stage."""
+    def in_stage(self, stage: Stage, lengths: Mapping[str, int] | None = None) -> Self:
+        """The method with the slots that its roles speak with in this stage, and `lengths`: other limits of tokens for some roles."""
+        limits = lengths or {}
         cast = copy.copy(self)
-        cast.roles = {name: replace(role, slot=stage.slots.get(name, role.slot)) for name, role in self.roles.items()}
+        cast.roles = {
+            name: replace(role, slot=stage.slots.get(name, role.slot), max_tokens=limits.get(name, role.max_tokens))
+            for name, role in self.roles.items()
+        }
         return cast
 
     def messages(self, role: Role, state: Any) -> list[Message]:

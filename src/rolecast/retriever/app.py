@@ -17,7 +17,7 @@ from prometheus_client import Counter, Histogram
 from pydantic import Field
 
 from rolecast.errors import InputError
-from rolecast.retriever.batching import Batcher, SearchThread
+from rolecast.retriever.batching import Batcher, LoopThread
 from rolecast.retriever.index import LocalRetriever
 from rolecast.service.app import Service, make_app
 from rolecast.service.settings import ServiceSettings
@@ -64,7 +64,7 @@ class _Serving:
 
     def __init__(self, settings: RetrieverSettings, service: Service) -> None:
         self.settings = settings
-        self.worker = SearchThread("index")
+        self.worker = LoopThread("index")
         self.queries = Counter("rolecast_retriever_queries", "Queries taken.", registry=service.registry)
         sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
         self.batches = Histogram("rolecast_retriever_batch_queries", "Queries of one search.", buckets=sizes, registry=service.registry)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 Search = Callable[[Sequence[str], int], Awaitable[list[list[Passage]]]]
 
 
-class SearchThread:
+class LoopThread:
     """A thread with an event loop, for coroutines that compute and seldom wait. A daemon: what hangs in it stops no exit."""
 
     def __init__(self, name: str) -> None:

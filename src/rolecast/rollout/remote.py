@@ -14,7 +14,7 @@ from rolecast.config import RunConfig, read_json_config
 from rolecast.coordinator.leases import Handshake, TeamVersion
 from rolecast.devices import device
 from rolecast.methods.base import Method
-from rolecast.methods.registry import make_method, release
+from rolecast.methods.registry import release
 from rolecast.ports import Judge, Retriever, Store
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.factory import make_engine
@@ -51,7 +51,7 @@ class RemoteTeam:
     def of(cls, info: RunInfo, retriever: Retriever, judge: Judge, work: Path) -> RemoteTeam:
         config = read_json_config(info.config, "the coordinator's config")
         stage = find(config.schedule, info.stage)
-        return cls(config, stage, make_method(config.method).in_stage(stage), open_store(info.store, os.environ), retriever, judge, work)
+        return cls(config, stage, config.method_in(stage), open_store(info.store, os.environ), retriever, judge, work)
 
     @property
     def collector(self) -> Collector:

@@ -8,7 +8,6 @@ from pathlib import Path
 from rolecast.evaluation import tasks
 from rolecast.evaluation.metrics import shortfall, summarize
 from rolecast.evaluation.trace import trace
-from rolecast.methods.registry import make_method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.rollout.engines.factory import make_engine
@@ -35,7 +34,7 @@ def _evaluate(run: Run, stage: str) -> None:
     c = run.config
     prepare_torch(c)
     of = find(c.schedule, stage)
-    method = make_method(c.method).in_stage(of)
+    method = c.method_in(of)
     team, speakers = finished_team(run, method, of)
     renderer = Renderer(team.tokenizer, method.tags)
     engine = make_engine(c.engine, speakers, renderer, c.model.max_context, str(Version(c.name, 0, 0, stage)), c.lockstep)

@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rolecast.config import RlConfig
@@ -24,7 +24,6 @@ from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import Ranks
 from rolecast.learner.step import reinforce
 from rolecast.learner.tally import Metrics
-from rolecast.methods.registry import make_method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
 from rolecast.seeding import stream
@@ -37,7 +36,7 @@ from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shu
 from rolecast.stages.stopping import stopping
 from rolecast.stages.team import load_questions, training_team, write_model
 from rolecast.store.artifact import write_text, writing
-from rolecast.types import Example, Question, Stage, Thread, Trajectory, Unit
+from rolecast.types import Example, Objective, Question, Stage, Thread, Trajectory, Unit
 from rolecast.wire.coordinator import pack
 
 log = logging.getLogger(__name__)
@@ -56,6 +55,13 @@ def rl(run: Run, stage: Stage, ranks: Ranks) -> None:
                 write_model(run, stage, trainer.best, partial)
             run.publish(run.model(stage.name))
         ranks.barrier()
+
+
+def anchored(objectives: Sequence[Objective], kl: float | None) -> list[Objective]:
+    """The objectives with another coefficient of their KL terms; 0 takes them out."""
+    if kl is None:
+        return list(objectives)
+    return [replace(o, kl=replace(o.kl, coefficient=kl) if o.kl and kl else None) for o in objectives]
 
 
 @dataclass(slots=True)
@@ -111,11 +117,11 @@ class Trainer:
     @classmethod
     def open(cls, run: Run, stage: Stage, ranks: Ranks, stack: ExitStack) -> Trainer:
         c = run.config.rl(stage.name)
-        method = make_method(run.config.method).in_stage(stage)
+        method = run.config.method_in(stage)
         resumed = checkpoints.newest(run, stage.name, ranks)
         team = training_team(run, method, stage, resumed.path if resumed else None)
         learner = make_learner(
-            stage.objectives, team, c.optimizer, c.steps, run.config.seed, temperature=c.temperature, max_tokens=c.max_tokens, ranks=ranks,
+            anchored(stage.objectives, c.kl), team, c.optimizer, c.steps, run.config.seed, temperature=c.temperature, max_tokens=c.max_tokens, ranks=ranks,
             backend=run.config.learner, optimizers=c.optimizers,
         )  # fmt: skip
         if resumed:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from rolecast.agent.core import Agent
 from rolecast.errors import InputError
-from rolecast.methods.registry import make_method
 from rolecast.ports import Retriever
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
@@ -22,7 +21,7 @@ def open_agent(location: Path | str, stage: str | None = None, retriever: Retrie
     c = run.config
     prepare_torch(c)
     of = find(c.schedule, _trained_stage(run, c.schedule, stage))
-    method = make_method(c.method).in_stage(of)
+    method = c.method_in(of)
     team, speakers = finished_team(run, method, of)
     renderer = Renderer(team.tokenizer, method.tags)
     engine = make_engine(c.engine, speakers, renderer, c.model.max_context)

@@ -11,7 +11,6 @@ from rolecast.errors import Interrupted
 from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import Ranks
 from rolecast.methods.base import Method
-from rolecast.methods.registry import make_method
 from rolecast.rollout.render import Renderer
 from rolecast.seeding import stream
 from rolecast.stages import checkpoints
@@ -32,7 +31,7 @@ LOG_EVERY = 10
 def sft(run: Run, stage: Stage, ranks: Ranks) -> None:
     c = run.config.sft(stage.name)
     folder = run.stage(stage.name)
-    method = make_method(run.config.method).in_stage(stage)
+    method = run.config.method_in(stage)
     resumed = checkpoints.newest(run, stage.name, ranks)
     team = training_team(run, method, stage, resumed.path if resumed else None)
     objectives = [replace(objective, lr=c.lr) for objective in stage.objectives]

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from rolecast.launching.spec import Deadlines
-from rolecast.launching.states import TRANSITIONS, IllegalTransition, Lifecycle, JobView, State
+from rolecast.launching.states import TRANSITIONS, IllegalTransition, JobView, Lifecycle, State
 from rolecast.launching.status import observe
 
 ENDS = {State.SUCCEEDED, State.FAILED}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rolecast.errors import InputError
-from rolecast.retriever.batching import Batcher, SearchThread
+from rolecast.retriever.batching import Batcher, LoopThread
 from rolecast.service.errors import Overloaded
 from rolecast.types import Passage
 
@@ -35,13 +35,13 @@ class Slow:
 
 
 @pytest.fixture
-def worker() -> Iterator[SearchThread]:
-    worker = SearchThread("test")
+def worker() -> Iterator[LoopThread]:
+    worker = LoopThread("test")
     yield worker
     worker.stop()
 
 
-def batched(worker: SearchThread, slow: Slow, play: Callable[[Batcher], Coroutine[Any, Any, Any]], **options: Any) -> Any:
+def batched(worker: LoopThread, slow: Slow, play: Callable[[Batcher], Coroutine[Any, Any, Any]], **options: Any) -> Any:
     async def run() -> Any:
         batcher = Batcher(lambda queries, k: worker.run(slow.search(queries, k)), **options)
         batcher.start()
@@ -57,7 +57,7 @@ def ids(results: list[list[Passage]]) -> list[list[str]]:
     return [[p.id for p in found] for found in results]
 
 
-def test_what_arrives_together_is_searched_together(worker: SearchThread) -> None:
+def test_what_arrives_together_is_searched_together(worker: LoopThread) -> None:
     slow, sizes = Slow(), list[int]()
 
     async def play(batcher: Batcher) -> Any:
@@ -68,7 +68,7 @@ def test_what_arrives_together_is_searched_together(worker: SearchThread) -> Non
     assert slow.sizes == sizes == [10]
 
 
-def test_what_arrives_within_the_window_is_searched_together(worker: SearchThread) -> None:
+def test_what_arrives_within_the_window_is_searched_together(worker: LoopThread) -> None:
     slow = Slow()
 
     async def play(batcher: Batcher) -> Any:
@@ -82,7 +82,7 @@ def test_what_arrives_within_the_window_is_searched_together(worker: SearchThrea
     assert slow.sizes == [4]
 
 
-def test_what_arrives_during_a_search_makes_the_next_batch_at_once(worker: SearchThread) -> None:
+def test_what_arrives_during_a_search_makes_the_next_batch_at_once(worker: LoopThread) -> None:
     slow = Slow(0.1)
 
     async def play(batcher: Batcher) -> float:
@@ -96,7 +96,7 @@ def test_what_arrives_during_a_search_makes_the_next_batch_at_once(worker: Searc
     assert slow.sizes == [1, 5]
 
 
-def test_a_batch_is_bounded(worker: SearchThread) -> None:
+def test_a_batch_is_bounded(worker: LoopThread) -> None:
     slow = Slow()
 
     async def play(batcher: Batcher) -> Any:
@@ -106,14 +106,14 @@ def test_a_batch_is_bounded(worker: SearchThread) -> None:
     assert slow.sizes == [4, 4, 2]
 
 
-def test_a_full_batch_does_not_wait(worker: SearchThread) -> None:
+def test_a_full_batch_does_not_wait(worker: LoopThread) -> None:
     async def play(batcher: Batcher) -> Any:
         return await batcher.search(["a", "b"], 1)
 
     batched(worker, Slow(), play, most=2, wait=60.0)  # would time out
 
 
-def test_a_long_list_delays_others_by_one_batch(worker: SearchThread) -> None:
+def test_a_long_list_delays_others_by_one_batch(worker: LoopThread) -> None:
     slow = Slow(0.01)
 
     async def play(batcher: Batcher) -> list[str]:
@@ -132,7 +132,7 @@ def test_a_long_list_delays_others_by_one_batch(worker: SearchThread) -> None:
     assert max(slow.sizes) == 8
 
 
-def test_each_k_is_searched_as_it_was_asked(worker: SearchThread) -> None:
+def test_each_k_is_searched_as_it_was_asked(worker: LoopThread) -> None:
     slow = Slow()
 
     async def play(batcher: Batcher) -> Any:
@@ -142,7 +142,7 @@ def test_each_k_is_searched_as_it_was_asked(worker: SearchThread) -> None:
     assert sorted(slow.searches) == [(["q1", "q1"], 1), (["q2"], 2), (["q3"], 3)]
 
 
-def test_an_error_is_its_own_requests_alone(worker: SearchThread) -> None:
+def test_an_error_is_its_own_requests_alone(worker: LoopThread) -> None:
     async def play(batcher: Batcher) -> Any:
         requests = [["a"], ["bad1"], ["b", "c"], ["d", "bad2"], ["e"]]
         return await asyncio.gather(*(batcher.search(queries, 1) for queries in requests), return_exceptions=True)
@@ -153,7 +153,7 @@ def test_an_error_is_its_own_requests_alone(worker: SearchThread) -> None:
     assert isinstance(bad1, InputError)
 
 
-def test_an_error_of_another_kind_is_everyones_and_is_not_met_again_for_each(worker: SearchThread) -> None:
+def test_an_error_of_another_kind_is_everyones_and_is_not_met_again_for_each(worker: LoopThread) -> None:
     slow = Slow()
 
     async def play(batcher: Batcher) -> Any:
@@ -164,7 +164,7 @@ def test_an_error_of_another_kind_is_everyones_and_is_not_met_again_for_each(wor
     assert slow.sizes == [3]
 
 
-def test_it_goes_on_after_an_error(worker: SearchThread) -> None:
+def test_it_goes_on_after_an_error(worker: LoopThread) -> None:
     async def play(batcher: Batcher) -> Any:
         with pytest.raises(InputError):
             await batcher.search(["bad"] * 200, 1)
@@ -173,7 +173,7 @@ def test_it_goes_on_after_an_error(worker: SearchThread) -> None:
     assert ids(batched(worker, Slow(), play)) == [["good/0"]]
 
 
-def test_who_has_gone_is_not_searched_for(worker: SearchThread) -> None:
+def test_who_has_gone_is_not_searched_for(worker: LoopThread) -> None:
     slow = Slow(0.05)
 
     async def play(batcher: Batcher) -> Any:
@@ -189,7 +189,7 @@ def test_who_has_gone_is_not_searched_for(worker: SearchThread) -> None:
     assert [query for queries, _ in slow.searches for query in queries] == ["first", "last"]
 
 
-def test_too_many_waiting_are_turned_away_and_room_comes_back(worker: SearchThread) -> None:
+def test_too_many_waiting_are_turned_away_and_room_comes_back(worker: LoopThread) -> None:
     async def play(batcher: Batcher) -> Any:
         taken = asyncio.create_task(batcher.search(["a"] * 8, 1))
         await asyncio.sleep(0)
@@ -206,13 +206,13 @@ def test_too_many_waiting_are_turned_away_and_room_comes_back(worker: SearchThre
     assert len(batched(worker, Slow(), play, most=2, wait=0.0, pending=10)) == 10
 
 
-def test_no_query_needs_no_search(worker: SearchThread) -> None:
+def test_no_query_needs_no_search(worker: LoopThread) -> None:
     slow = Slow()
     assert batched(worker, slow, lambda batcher: batcher.search([], 3)) == []
     assert slow.searches == []
 
 
-def test_the_event_loop_is_free_while_the_index_computes(worker: SearchThread) -> None:
+def test_the_event_loop_is_free_while_the_index_computes(worker: LoopThread) -> None:
     import time
 
     async def play(batcher: Batcher) -> int:
