@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
+from pydantic import Field
+
 from duet_method.state import DuetState
 from duet_method.teacher import DuetTeacher
-from pydantic import Field
 from rolecast.methods.base import Method, MethodConfig, imitation
 from rolecast.methods.registry import register
 from rolecast.ports import Judge, Sampling
@@ -123,7 +124,15 @@ class Duet(Method):
         """`warmup` leaves both slots beside the base, `duet` trains both at once, `solo` goes on with the teller alone."""
         c = self.config
         search = Objective(
-            "search", "scout", c.scout_lr, "gae", PolicyTerm(), critic=ValueTerm("critic", c.critic_lr), lam=0.95, whiten=True, minibatches=2
+            "search",
+            "scout",
+            c.scout_lr,
+            "gae",
+            PolicyTerm(),
+            critic=ValueTerm("critic", c.critic_lr),
+            lam=0.95,
+            whiten=True,
+            minibatches=2,
         )
         answer = Objective("answer", "teller", c.teller_lr, "group", PolicyTerm("unit"), KlTerm(c.kl) if c.kl else None, epochs=2)
         return (
