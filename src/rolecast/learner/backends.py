@@ -24,6 +24,9 @@ from rolecast.types import Slot
 from rolecast.weights.team import Rows, Team, Weights
 
 
+BUCKET = 5 * 10**8  # elements whose gradients DeepSpeed reduces at once: its default, which few adapters need
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """How one slot is trained. `updates`: optimizer steps that the stage will take at most; the schedule's length."""
@@ -151,6 +154,8 @@ class DeepSpeedBackend:
                     "stage": backend.zero, **({"offload_optimizer": {"device": "cpu"}} if backend.offload else {}),
                     "stage3_gather_16bit_weights_on_model_save": True,
                     "sub_group_size": 10**12,  # a slot's shard in one piece, so that its norm is its own
+                    # Each backward pass makes a buffer of this many elements, and in lockstep torch fills it.
+                    "reduce_bucket_size": min(BUCKET, sum(p.numel() for _, trained, *_ in groups for p in trained)),
                 },
             },
         )  # fmt: skip
