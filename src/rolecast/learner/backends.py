@@ -23,7 +23,6 @@ from rolecast.learner.settings import BackendConfig, OptimizerConfig
 from rolecast.types import Slot
 from rolecast.weights.team import Rows, Team, Weights
 
-
 BUCKET = 5 * 10**8  # elements whose gradients DeepSpeed reduces at once: its default, which few adapters need
 
 
