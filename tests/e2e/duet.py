@@ -55,11 +55,13 @@ class Duet:
     def train(self, run: Path, *stages: str) -> str:
         return "".join(self.rolecast("train", str(run), stage) for stage in stages)
 
-    def train_over(self, run: Path, stage: str, zero: int, ranks: int = 2) -> str:
+    def start_over(self, run: Path, stage: str, zero: int, ranks: int = 2) -> subprocess.Popen[str]:
         """As `launching.local` starts it."""
         launch = ["--standalone", f"--nproc-per-node={ranks}", "-m", "rolecast.learner.main", stage, str(run)]
-        process = self.start(*launch, module="torch.distributed.run", ROLECAST_ZERO_STAGE=str(zero))
-        out, _ = process.communicate(timeout=300)
+        return self.start(*launch, module="torch.distributed.run", ROLECAST_ZERO_STAGE=str(zero))
+
+    def train_over(self, run: Path, stage: str, zero: int) -> str:
+        out, _ = (process := self.start_over(run, stage, zero)).communicate(timeout=300)
         assert process.returncode == 0, out[-3000:]
         return out
 

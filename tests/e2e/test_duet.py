@@ -129,7 +129,8 @@ def test_the_pipelines_steps_are_the_schedules(duet: Duet, tmp_path: Path) -> No
 @pytest.mark.parametrize("zero", [0, 2, 3])
 def test_two_processes_take_the_steps_that_one_takes(duet: Duet, warm: Path, tmp_path: Path, zero: int) -> None:
     alone, both = copy(warm, tmp_path / "alone"), copy(warm, tmp_path / "both")
-    duet.train(alone, "duet")
+    told = duet.train(alone, "duet")
+    assert re.search(r"4/4 .* search/clip_fraction \S+ .*dev/em", told)  # the progress bar has each objective's
     duet.train_over(both, "duet", zero)
     first, other = rows(alone, "duet")[1], rows(both, "duet")[1]
     for name in ("search/grad_norm", "search/critic/grad_norm", "search/loss", "answer/grad_norm", "answer/kl"):
@@ -168,6 +169,25 @@ def test_a_stage_that_is_ended_goes_on_bitwise(duet: Duet, tmp_path: Path, numbe
     assert not (ended / "duet" / "model").exists()
     duet.train(ended, "duet", "solo")
     assert outcome(ended, STAGES) == outcome(undisturbed, STAGES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", [2, 3])
+def test_two_processes_that_are_told_to_end_go_on_bitwise(duet: Duet, warm: Path, tmp_path: Path, zero: int) -> None:
+    undisturbed, ended = copy(warm, tmp_path / "one"), copy(warm, tmp_path / "other")
+    duet.train_over(undisturbed, "duet", zero)
+    process = duet.start_over(ended, "duet", zero)
+    while not (ended / "duet" / "checkpoints" / "step-000001").exists():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    told, _ = process.communicate(timeout=120)
+    assert "the same command goes on from there" in told
+    assert not (ended / "duet" / "model").exists()
+    duet.train_over(ended, "duet", zero)
+    assert outcome(ended, ("duet",)) == outcome(undisturbed, ("duet",))
+    last = [run / "duet" / "checkpoints" / "step-000003" for run in (ended, undisturbed)]
+    assert slots(last[0]) == slots(last[1])
 
 
 @pytest.fixture
