@@ -218,6 +218,8 @@ class RunConfig(Closed):
         if not isinstance(given, dict) or "method" not in info.data:
             return given
         method = make_method(info.data["method"])
+        if untrained := [stage for stage in method.schedule() if stage.kind not in STAGE_KINDS]:
+            raise ValueError(f"{method.name}: stage {untrained[0].name!r} is of kind {untrained[0].kind!r}, which no stage can be yet")
         kinds = {stage.name: STAGE_KINDS[stage.kind] for stage in method.schedule()}
         if unknown := sorted(set(given) - set(kinds)):
             raise ValueError(f"{method.name} has no stage {unknown[0]!r}; it has {', '.join(kinds) or 'none'}")

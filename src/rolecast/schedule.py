@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from rolecast.errors import InputError
-from rolecast.types import Stage
+from rolecast.types import Role, Slot, Stage
 
 Schedule = tuple[Stage, ...]
+NAME = re.compile(r"[a-z][a-z0-9_]{0,23}")  # of a stage: its folder in a run, a part of job names, a step of the pipeline
+# What else lies in a run's folder or under its address.
+TAKEN = ("world", "index", "base", "eval", "versions", "attempts", "learner", "probe", "slots")
 
 
 def find(schedule: Sequence[Stage], name: str) -> Stage:
@@ -27,19 +31,62 @@ def last(schedule: Sequence[Stage]) -> str:
     return schedule[-1].name
 
 
-def check(schedule: Sequence[Stage]) -> None:
-    """Raises ValueError for a schedule that no run could go through."""
-    seen: set[str] = set()
+def check(schedule: Sequence[Stage], roles: Mapping[str, Role] | None = None) -> None:
+    """Raises ValueError for a schedule that no run could go through. `roles`: the method's, where they are known."""
+    beside: dict[str, frozenset[Slot]] = {"": frozenset()}  # what each stage's model has beside its base
     for stage in schedule:
-        if stage.name in seen:
+        _check_name(stage.name)
+        if stage.name in beside:
             raise ValueError(f"stage {stage.name!r} is there twice")
-        if stage.start and stage.start not in seen:
+        if stage.start not in beside:
             raise ValueError(f"stage {stage.name!r} starts from {stage.start!r}, which does not come before it")
+        _check_objectives(stage)
+        if roles is not None:
+            _check_roles(stage, roles)
         if stray := set(stage.merges) - set(stage.trained):
             raise ValueError(f"stage {stage.name!r} merges {sorted(stray)[0]!r}, which it does not train")
-        if both := set(stage.trained) & set(stage.critics):
-            raise ValueError(f"stage {stage.name!r} has {sorted(both)[0]!r} as a policy and as a critic")
-        seen.add(stage.name)
+        beside[stage.name] = (beside[stage.start] | set(stage.trained)) - set(stage.merges)
+        if len(stage.merges) > 1 or (stage.merges and beside[stage.name]):
+            others = sorted({*beside[stage.name], *stage.merges[1:]})
+            raise ValueError(
+                f"stage {stage.name!r} merges {stage.merges[0]!r} into the base that {others[0]!r} was trained over, which would change it; "
+                "merge a slot where it is the only one"
+            )
+
+
+def _check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise ValueError(f"stage {name!r} is no name for a folder: take at most 24 of a-z, 0-9 and _, a letter first")
+    if name in TAKEN:
+        raise ValueError(f"stage {name!r} has the name of something else in a run's folder; the names {', '.join(TAKEN)} are taken")
+
+
+def _check_objectives(stage: Stage) -> None:
+    names = [objective.name for objective in stage.objectives]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"stage {stage.name!r} has two objectives {twice[0]!r}")
+    if both := set(stage.trained) & set(stage.critics):
+        raise ValueError(f"stage {stage.name!r} has {sorted(both)[0]!r} as a policy and as a critic")
+    for slot in (*stage.trained, *stage.critics):
+        rates = {o.lr for o in stage.objectives if o.slot == slot} | {
+            o.critic.lr for o in stage.objectives if o.critic and o.critic.slot == slot
+        }
+        if len(rates) > 1:
+            raise ValueError(f"stage {stage.name!r} trains {slot!r} at rates {', '.join(map(str, sorted(rates)))}: a slot has one")
+
+
+def _check_roles(stage: Stage, roles: Mapping[str, Role]) -> None:
+    if unknown := sorted(set(stage.slots) - set(roles)):
+        raise ValueError(f"stage {stage.name!r} gives a slot to {unknown[0]!r}, which is no role; there are {', '.join(roles)}")
+    spoken = {stage.slots.get(name, role.slot) for name, role in roles.items()}
+    if mute := sorted(set(stage.trained) - spoken):
+        raise ValueError(f"stage {stage.name!r} trains {mute[0]!r}, which no role speaks with in it")
+
+
+def keys_of(stage: Stage, metric: str) -> dict[str, str]:
+    """The key of an update's metric for each objective of the stage: under the objective's name where there are several."""
+    names = [objective.name for objective in stage.objectives]
+    return {name: f"{name}/{metric}" if len(names) > 1 else metric for name in names}
 
 
 def digest(schedule: Sequence[Stage]) -> str:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from rolecast.config import load_config
+from rolecast.stages.run import create
+
 ROW = {"id": "q1", "question": "Who?", "answers": ["x"]}
 
 
@@ -88,9 +91,20 @@ def test_a_stage_that_the_method_does_not_have(tmp_path: Path) -> None:
     write(tmp_path / "q.jsonl", ROW)
     config = tiny_config(tmp_path)
     refused(rolecast("train", "run", "bogus", "--config", config, cwd=tmp_path), "no stage 'bogus'", "it has sft, rl")
+    refused(rolecast("eval", "run", "--stage", "bogus", "--config", config, cwd=tmp_path), "no stage 'bogus'", "it has sft, rl")
+    assert not (tmp_path / "run").exists()
     assert rolecast("run", "create", "there", "--config", config, cwd=tmp_path).returncode == 0
     refused(rolecast("train", "there", "bogus", cwd=tmp_path), "no stage 'bogus'", "it has sft, rl")
+    refused(rolecast("eval", "there", "--stage", "bogus", cwd=tmp_path), "no stage 'bogus'", "it has sft, rl")
     assert not (tmp_path / "there" / "bogus").exists()
+
+
+def test_a_job_for_a_stage_that_the_method_does_not_have_makes_nothing(tmp_path: Path) -> None:
+    config = load_config(Path(tiny_config(tmp_path)))
+    create(tmp_path / "run", config)
+    command = [sys.executable, "-m", "rolecast.learner.main", "bogus", str(tmp_path / "run")]
+    refused(subprocess.run(command, capture_output=True, text=True, timeout=120), "no stage 'bogus'", "it has sft, rl")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
 
 
 def test_a_stage_that_is_trained_by_its_name(tmp_path: Path) -> None:

@@ -16,16 +16,20 @@ ConfigPath = Annotated[Path | None, typer.Option("--config", help="YAML; needed 
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override of the config, as often as you like.")]
 
 
-def opened(path: str, config: Path | None, overrides: list[str] | None) -> Run:
-    """The run at `path` with its world and index, created from `config` if given."""
+def opened(path: str, config: Path | None, overrides: list[str] | None, stage: str | None = None) -> Run:
+    """The run at `path` with its world and index, created from `config` if given. `stage`: one that its schedule must have."""
     from rolecast.config import load_config
     from rolecast.errors import InputError
+    from rolecast.schedule import find
     from rolecast.stages.index import index
 
-    if config is not None:
-        return prepare(path, load_config(config, overrides or ()), index)
-    if overrides:
+    if overrides and config is None:
         raise InputError("--set changes a config file: give --config too")
+    read = open_run(path).config if config is None else load_config(config, overrides or ())
+    if stage is not None:
+        find(read.schedule, stage)  # before anything is made for it
+    if config is not None:
+        return prepare(path, read, index)
     run = open_run(path)
     index(run)
     return run
@@ -54,7 +58,7 @@ def train(
     """Train one stage of a run, or go on from its newest checkpoint."""
     from rolecast.stages.train import train as train_stage
 
-    print(train_stage(opened(run, config, overrides), stage))
+    print(train_stage(opened(run, config, overrides, stage), stage))
 
 
 def sft(run: RunPath, config: ConfigPath = None, overrides: Overrides = None) -> None:
@@ -78,7 +82,7 @@ def evaluate(
     from rolecast.schedule import last as last_stage
     from rolecast.stages.evaluate import evaluate as evaluate_stage
 
-    run_ = opened(run, config, overrides)
+    run_ = opened(run, config, overrides, stage)
     name = stage or last_stage(run_.config.schedule)
     folder = evaluate_stage(run_, name)
     print(results_table({name: json.loads((folder / "result.json").read_text())}))

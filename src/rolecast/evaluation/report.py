@@ -168,9 +168,21 @@ def score(result: Any) -> Json | None:
 def role_names(curves: Mapping[str, Sequence[Mapping[str, Any]]], traces: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     """Every role once. Its place in the list is its colour everywhere, so those of the episodes come in speaking order."""
     spoken = [thread.get("role", "") for stage in _ordered(traces) for item in traces[stage] for thread in item.get("threads", ())]
-    names = map(_family, _metric_names(row for rows in curves.values() for row in rows))
-    measured = [series for family, series in names if family in PER_ROLE and series and "/" not in series]
-    return list(dict.fromkeys([*spoken, *measured]))
+    return list(dict.fromkeys([*spoken, *_measured(_metric_names(row for rows in curves.values() for row in rows))]))
+
+
+def _measured(names: Iterable[str]) -> list[str]:
+    """The roles that metrics name: valid/ROLE, ROLE/entropy, and OBJECTIVE/ROLE/entropy beside OBJECTIVE/entropy."""
+    told: dict[str, bool] = {}  # whether it can be nothing but a role
+    objectives: set[str] = set()
+    for name in names:
+        family, series = _family(name)
+        *before, role = series.split("/")
+        # Not clip_fraction/first, which is of an update's first minibatch.
+        if role and family in PER_ROLE and (family == "valid" or name.endswith(f"/{family}")):
+            told[role] = told.get(role, False) or bool(before) or family == "valid"
+            objectives.update(before)
+    return [name for name, surely in told.items() if surely or name not in objectives]
 
 
 def charts(rows: Sequence[Mapping[str, Any]], roles: Sequence[str]) -> list[Json]:
@@ -193,7 +205,8 @@ def charts(rows: Sequence[Mapping[str, Any]], roles: Sequence[str]) -> list[Json
         place = list(FAMILIES).index(family) if family else len(FAMILIES)
         chart = found.setdefault((place, title), {"title": title, "other": not family, "lines": []})
         points = [[step, number(row[name])] for step, row in ordered if name in row]
-        chart["lines"].append({"name": series or "all", "role": roles.index(series) if series in roles else None, "points": points})
+        role = next((part for part in series.split("/") if part in roles), None)
+        chart["lines"].append({"name": series or "all", "role": roles.index(role) if role else None, "points": points})
     for chart in found.values():
         chart["lines"].sort(key=lambda line: len(roles) if line["role"] is None else line["role"])
     return [found[key] for key in sorted(found)]

@@ -23,6 +23,8 @@ from rolecast.learner.settings import BackendConfig, OptimizerConfig
 from rolecast.types import Slot
 from rolecast.weights.team import Rows, Team, Weights
 
+BUCKET = 5 * 10**8  # elements whose gradients DeepSpeed reduces at once: its default, which few adapters need
+
 
 @dataclass(frozen=True, slots=True)
 class Training:
@@ -154,6 +156,8 @@ class DeepSpeedBackend:
                     "stage": backend.zero, **({"offload_optimizer": {"device": "cpu"}} if backend.offload else {}),
                     "stage3_gather_16bit_weights_on_model_save": True,
                     "sub_group_size": 10**12,  # a slot's shard in one piece, so that its norm is its own
+                    # Each backward pass makes a buffer of this many elements, and in lockstep torch fills it.
+                    "reduce_bucket_size": min(BUCKET, sum(p.numel() for _, trained, *_ in groups for p in trained)),
                 },
             },
         )  # fmt: skip

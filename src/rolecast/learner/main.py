@@ -10,6 +10,7 @@ from dataclasses import replace
 from rolecast.errors import InputError, RolecastError
 from rolecast.learner.settings import BackendConfig
 from rolecast.processes import prepare_process
+from rolecast.schedule import find
 from rolecast.stages.run import Run, open_run
 
 
@@ -33,6 +34,7 @@ def train(stage: str, location: str) -> None:
     from rolecast.stages.train import train as train_stage
 
     run = with_zero_stage(open_run(location))
+    find(run.config.schedule, stage)  # before anything is made for it
     ranks = join()
     if ranks.first:
         index(run)

@@ -20,6 +20,7 @@ from rolecast import methods as package
 from rolecast.errors import InputError
 from rolecast.judge.kinds import SHARED, JudgeKind, Rule
 from rolecast.methods.base import Method, MethodConfig
+from rolecast.schedule import check
 
 GROUP = "rolecast.methods"
 DEFAULT = "decor"
@@ -64,7 +65,13 @@ def known() -> list[str]:
 
 
 def make_method(config: MethodConfig) -> Method:
-    return find(config.name)(config)
+    """`InputError` for a method whose schedule no run could go through."""
+    method = find(config.name)(config)
+    try:
+        check(method.schedule(), method.roles)
+    except ValueError as error:
+        raise InputError(f"method {config.name}: {error}") from None
+    return method
 
 
 def default_config() -> MethodConfig:
@@ -115,7 +122,7 @@ def _row(name: str) -> dict[str, Any]:
     try:
         method = find(name)
         default = method.config_type(name=name)
-        roles = [{"name": r.name, "slot": r.slot, "sees": sorted(r.sees)} for r in method(default).roles.values()]
+        roles = [{"name": r.name, "slot": r.slot, "sees": sorted(r.sees)} for r in make_method(default).roles.values()]
     except InputError as error:
         return _broken(name, origin, str(error))
     switches = {key: value for key, value in default.model_dump(mode="json").items() if key not in ("name", "plugin")}

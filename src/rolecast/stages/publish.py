@@ -23,7 +23,7 @@ from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.rollouts import Rollouts, local_rollouts
 from rolecast.stages.run import Run
-from rolecast.stages.team import casting_of, open_judge, open_retriever, training_team
+from rolecast.stages.team import casting_of, first_model, open_judge, open_retriever, training_team
 from rolecast.store.artifact import writing
 from rolecast.types import Slot, Stage, Version
 from rolecast.weights.models import CPU
@@ -49,8 +49,20 @@ def open_publisher(run: Run, method: Method, stage: Stage, team: Team) -> Iterat
         return
     if run.store is None:
         raise InputError("rollouts=workers needs a run in a store that workers reach; give the run as s3://bucket/prefix/NAME")
+    if not stage.start:
+        _publish_base(run)
     with child_coordinator(served(run, stage), handshake(run.config, method, team.tokenizer), rules(method, team)) as child:
         yield _Remote(run, stage, Rollouts(method, child.control), child, team, training_team(run, method, stage, None, CPU))
+
+
+def _publish_base(run: Run) -> None:
+    """Makes the run's own start model an artifact that workers can fetch: the learner makes it, or reads it from a disk of its own."""
+    if not run.has(run.base):
+        model, tokenizer = first_model(run.config, CPU)
+        with writing(run.base, "model", {"config": run.config.fingerprint}) as partial:
+            model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+    run.publish(run.base)
 
 
 def handshake(config: RunConfig, method: Method, tokenizer: PreTrainedTokenizerBase) -> Handshake:
@@ -108,7 +120,7 @@ class _Remote:
 
     def publish(self, step: int, weights: Weights, rollback: int = 0) -> None:
         assert self.run.store is not None
-        base = self.run.key(self.run.model(self.stage.start)) if self.stage.start else ""
+        base = self.run.key(self.run.model(self.stage.start) if self.stage.start else self.run.base)
         spoken = self._spoken()
         adapters = {slot: slot if self.team.place[slot] == "adapter" else None for slot in spoken}
         named = Version(self.run.config.name, self.child.attempt, step, base, adapters, rollback)

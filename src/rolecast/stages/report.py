@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rolecast.evaluation.report import render_report
+from rolecast.schedule import Schedule, keys_of
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.run import Run, seconds
 from rolecast.store.artifact import write_text
@@ -16,14 +19,15 @@ from rolecast.store.artifact import write_text
 
 def report(run: Run) -> Path:
     """Writes both files from whatever stages the run has; returns the summary's path."""
-    stages = [stage.name for stage in run.config.schedule]
+    schedule = run.config.schedule
+    stages = [stage.name for stage in schedule]
     results = {stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in stages if run.has(run.evaluation(stage))}
     curves = {stage: read_metrics(run.recall(run.stage(stage) / "metrics.jsonl").parent) for stage in stages}
     summary: dict[str, Any] = {
         "method": run.config.method.name,
         "seed": run.config.seed,
         "stages": results,
-        "controls": _controls(results, [row for rows in curves.values() for row in rows]),
+        "controls": {**{f"gold_recall_{stage}": result["gold_recall"] for stage, result in results.items()}, **_controls(schedule, curves)},
         "seconds": seconds(run),
         "report": "report.html",
     }
@@ -36,12 +40,18 @@ def report(run: Run) -> Path:
     return run.path / "summary.json"
 
 
-def _controls(results: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, float | None]:
-    """What costs no training: was the evidence found, and did the clip range bind."""
-    clipped = [row["clip_fraction"] for row in rows if row.get("clip_fraction") is not None]
-    sampled = [row["tokens/sampled"] for row in rows if row.get("tokens/sampled") is not None]
+def _controls(schedule: Schedule, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, float | None]:
+    """What costs no training: did the clip range bind, for each objective where a stage has several, and how much was sampled in all."""
+    clipped: dict[str, list[float]] = defaultdict(list)
+    sampled = []
+    for stage in schedule:
+        rows = curves.get(stage.name, ())
+        if stage.kind == "rl":
+            for name, key in keys_of(stage, "clip_fraction").items():
+                control = "clip_fraction" if len(stage.objectives) == 1 else f"clip_fraction_{name}"
+                clipped[control] += [row[key] for row in rows if row.get(key) is not None]
+        sampled += [row["tokens/sampled"] for row in rows if row.get("tokens/sampled") is not None][-1:]
     return {
-        **{f"gold_recall_{stage}": result["gold_recall"] for stage, result in results.items()},
-        "clip_fraction": float(np.mean(clipped)) if clipped else None,
-        "sampled_tokens": float(sampled[-1]) if sampled else None,
+        **{control: float(np.mean(shares)) if shares else None for control, shares in clipped.items()},
+        "sampled_tokens": float(sum(sampled)) if sampled else None,
     }

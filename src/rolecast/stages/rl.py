@@ -26,6 +26,7 @@ from rolecast.learner.step import reinforce
 from rolecast.learner.tally import Metrics
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
+from rolecast.schedule import keys_of
 from rolecast.seeding import stream
 from rolecast.stages import checkpoints
 from rolecast.stages.metrics import MetricsLog
@@ -139,6 +140,7 @@ class Trainer:
         first = self.learner.ranks.first
         metrics = MetricsLog(self.folder, self.start or -1, first)  # the row of a step has the number of steps done
         bar = Progress(name, c.steps, self.start, every=5.0, shown=first)
+        shown = {f"dev/{self.task.headline}", "reward", *keys_of(self.stage, "clip_fraction").values()}
         self.publish(self.start)
         if self.start == 0:
             metrics.write(0, self.evaluate(0))
@@ -153,10 +155,7 @@ class Trainer:
                     if self._guard(done):
                         self.publish(done)
                 metrics.write(done, numbers)
-                bar.update(
-                    done,
-                    {name: value for name, value in numbers.items() if name in (f"dev/{self.task.headline}", "reward", "clip_fraction")},
-                )
+                bar.update(done, {name: value for name, value in numbers.items() if name in shown})
                 if over:
                     break
                 told = stop.asked()

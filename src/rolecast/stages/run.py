@@ -48,6 +48,11 @@ class Run:
     def index(self) -> Path:
         return self.path / "index"
 
+    @property
+    def base(self) -> Path:
+        """The run's own start model, where others than the learner need it."""
+        return self.path / "base"
+
     def stage(self, name: str) -> Path:
         return self.path / name
 

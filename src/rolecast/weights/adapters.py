@@ -6,6 +6,7 @@ Adapters are injected into the model, which keeps its class and its names; what 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def add_adapter(model: PreTrainedModel, slot: Slot, config: LoraConfig, seed: in
     torch.manual_seed(seed)
     lora = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, lora_dropout=0.0, target_modules=config.targets, task_type="CAUSAL_LM")
     try:
-        peft.inject_adapter_in_model(lora, model, slot)
+        _inject(lora, model, slot)
     except ValueError as error:
         raise InputError(f"model.lora.targets: {' '.join(str(error).split())[:300]}") from error
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
@@ -45,7 +46,7 @@ def load_adapter(model: PreTrainedModel, folder: Path, slot: Slot) -> None:
     """The adapter in `folder`, in peft's form, in the place of the slot's last one. Freezes everything but adapters."""
     peft = _peft()
     if slot not in getattr(model, "peft_config", {}):
-        peft.inject_adapter_in_model(peft.PeftConfig.from_pretrained(str(folder)), model, slot)
+        _inject(peft.PeftConfig.from_pretrained(str(folder)), model, slot)
     weights = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
     try:
         result = peft.set_peft_model_state_dict(model, weights, slot)
@@ -100,6 +101,13 @@ def merge(model: PreTrainedModel, slot: Slot) -> None:
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, module.get_base_layer())
     del model.peft_config
+
+
+def _inject(config: Any, model: PreTrainedModel, slot: Slot) -> None:
+    with warnings.catch_warnings():
+        # A team is several adapters over one model; peft takes a second one for an oversight.
+        warnings.filterwarnings("ignore", "Already found a `peft_config` attribute", UserWarning)
+        _peft().inject_adapter_in_model(config, model, slot)
 
 
 def _peft() -> Any:

@@ -45,7 +45,7 @@ def read_version(folder: Path) -> dict[str, object]:
 
 
 def base_of(folder: Path) -> str:
-    """The key of the model that the version in `folder` was trained from; empty if it needs none."""
+    """The key of the model that the version in `folder` was trained from."""
     return str(read_version(folder)["base"])
 
 

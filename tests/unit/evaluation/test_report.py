@@ -232,6 +232,29 @@ def test_charts_by_family_and_role() -> None:
     assert [line["name"] for line in found["Dev set: EM and F1"]["lines"]] == ["em", "f1"]
 
 
+SEVERAL = {  # objectives, each with a role's share of its numbers
+    "step": 1, "search/entropy": 0.5, "search/scout/entropy": 0.5, "answer/entropy": 0.4, "answer/teller/entropy": 0.4,
+    "search/clip_fraction": 0.1, "search/clip_fraction/first": 0.0, "search/critic/loss": 2.0, "valid/teller": 1.0,
+}  # fmt: skip
+
+
+def test_objectives_are_no_roles_and_their_lines_have_their_roles_colours() -> None:
+    roles = role_names({"duet": [SEVERAL]}, {})
+    assert roles == ["scout", "teller"]
+    found = {chart["title"]: {line["name"]: line["role"] for line in chart["lines"]} for chart in charts([SEVERAL], roles)}
+    assert found["Entropy"] == {"search/scout": 0, "answer/teller": 1, "search": None, "answer": None}
+    assert found["Clipped fraction"] == {"search": None, "search/first": None}
+    assert found["Critic search/loss"] == {"all": None}
+    assert role_names({"rl": [{"clip_fraction": 0.1, "clip_fraction/first": 0.0, "planner/clip_fraction": 0.1}]}, {}) == ["planner"]
+
+
+def test_an_objective_may_have_its_roles_name() -> None:
+    assert role_names({"duet": [{"scout/nll": 1.0, "scout/scout/nll": 1.0, "teller/nll": 1.0, "teller/teller/nll": 1.0}]}, {}) == [
+        "scout",
+        "teller",
+    ]
+
+
 def test_rows_of_one_step_are_merged_and_the_later_counts() -> None:
     [chart] = charts([{"step": 1, "loss": 1.0}, {"step": 1, "loss": 2.0}, {"step": 1, "note": "x"}], [])
     assert chart["lines"] == [{"name": "all", "role": None, "points": [[1, 2.0]]}]

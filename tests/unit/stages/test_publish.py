@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rolecast.config import RunConfig
+import pytest
+import torch
+
+from rolecast.config import RunConfig, make_config
 from rolecast.coordinator.leases import TeamVersion
+from rolecast.learner.backends import trained_weights
+from rolecast.methods.registry import make_method
+from rolecast.rollout.remote import RemoteTeam
 from rolecast.rollout.rollouts import Rollouts
-from rolecast.stages.publish import _Remote
+from rolecast.stages import publish as publish_stage
+from rolecast.stages.publish import _Remote, open_publisher
 from rolecast.stages.run import Run
+from rolecast.stages.team import training_team
 from rolecast.store.local import LocalStore
 from rolecast.types import Stage
+from rolecast.weights.models import CPU
 from rolecast.weights.versions import base_of, check_version
+from rolecast.wire.coordinator import RunInfo
 from tests.tiny import TOKENIZER, tiny_team
 
 SFT, RL = RunConfig().schedule
@@ -54,3 +67,32 @@ def test_versions_of_another_stage_are_left_alone(tmp_path: Path) -> None:
     assert store.artifacts("versions/rl") == ["versions/rl/0003.000002", "versions/rl/0003.000003"]
     assert store.artifacts("versions/second") == ["versions/second/0003.000002", "versions/second/0003.000003"]
     assert base_of(store.fetch("versions/second/0003.000003", tmp_path / "fetched")) == "rl/model"
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+@pytest.mark.parametrize("condenser", ["extractive", "model"])  # the model is the frozen base
+def test_workers_find_the_base_of_a_stage_that_starts_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: dict[str, int] | None, condenser: str
+) -> None:
+    told: list[TeamVersion] = []
+    scratch = {"hidden": 32, "layers": 2, "heads": 2, "head_dim": 16, "feed_forward": 64}
+    method = {"name": "decor", "condenser": condenser, "max_tokens": 8}
+    config = make_config({"rollouts": "workers", "method": method, "model": {"scratch": scratch, "lora": lora}}, "here")
+    stage = replace(RL, start="")
+    run = Run(tmp_path / "run", config, LocalStore(tmp_path / "store"))
+    cast = make_method(config.method).in_stage(stage)
+    team = training_team(run, cast, stage, None, CPU)
+    with torch.no_grad():
+        for _, parameter in team.trained("shared"):
+            parameter += 0.01
+
+    @contextmanager
+    def child(*_: Any) -> Iterator[Any]:
+        yield SimpleNamespace(attempt=1, control=SimpleNamespace(publish=told.append))
+
+    monkeypatch.setattr(publish_stage, "child_coordinator", child)
+    with open_publisher(run, cast, stage, team) as publisher:
+        publisher.publish(0, trained_weights(team))
+    info = RunInfo(run="run", attempt=1, config=config.model_dump_json(), stage="rl", store=str(tmp_path / "store"), version=told[0])
+    anything: Any = None
+    RemoteTeam.of(info, anything, anything, tmp_path / "work").load(told[0])  # the canary says that it is the same team

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,14 @@ def test_muon_trains_the_adapter_and_nothing_frozen() -> None:
     model(input_ids=IDS, labels=IDS, use_cache=False).loss.backward()
     optimizer.step(0)
     assert {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])} == set(trained_weights(model))
+
+
+def test_a_second_adapter_is_no_oversight_and_other_warnings_are_heard(tmp_path: Path) -> None:
+    model = adapted()
+    save_adapter(model, {name: tensor for name, tensor in model.state_dict().items() if "lora_" in name}, tmp_path, "shared")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        add_adapter(model, "second", LORA, seed=4)
+        load_adapter(model, tmp_path, "third")
+    with pytest.warns(UserWarning, match="tie_word_embeddings"), pytest.raises(InputError):
+        add_adapter(tiny_model(), "shared", LoraConfig(rank=4, alpha=8, targets=["embed_tokens"]), seed=3)
