@@ -47,21 +47,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # before the server of the trials starts
     trial.FORKS.set_forkserver_preload(trial.IMPORTED)
-    lines = list(_summary(chosen, list(_outcomes(chosen))))
+    with trial.compiled() as sources:
+        outcomes = list(_outcomes(chosen, sources))
+    lines = list(_summary(chosen, outcomes))
     print("\n".join(lines))
     if options.out:
         options.out.write_text("\n".join(lines) + "\n")
     return 0 if lines[-1].startswith("enough") else 1
 
 
-def _outcomes(chosen: Sequence[Mutant]) -> Iterator[Outcome]:
+def _outcomes(chosen: Sequence[Mutant], sources: Path) -> Iterator[Outcome]:
     sides = ThreadPoolExecutor(SIDES)
     places = sorted({place for m in chosen for place in tests_of(m.file)})
-    plain = trial.try_out(None, places, 4 * LIMIT)
+    plain = trial.try_out(None, sources, places, 4 * LIMIT)
     if plain.fate != "survived":
         raise SystemExit(f"without a mutant the tests do not pass ({plain.by}); mend that first\n{plain.output[-3000:]}")
     todo = [m for m in chosen if not why(m)]
-    for number, outcome in enumerate(sides.map(lambda m: trial.tried(m, LIMIT), todo), 1):
+    for number, outcome in enumerate(sides.map(lambda m: trial.try_out(m, sources, tests_of(m.file), LIMIT), todo), 1):
         assert outcome.mutant is not None
         print(
             f"[{number}/{len(todo)}] {outcome.fate} {outcome.mutant.name}: {outcome.by} ({outcome.seconds:.0f} s)",

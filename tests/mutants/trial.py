@@ -6,6 +6,7 @@ it started outlives it.
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import os
 import re
@@ -14,17 +15,19 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
 
-from tests.mutants.covering import tests_of
 from tests.mutants.mutant import ROOT, Mutant
 
 FORKS = get_context("forkserver")
-IMPORTED = ["torch", "transformers.models.llama.modeling_llama", "peft", "hypothesis.strategies", "pydantic", "fastapi", "httpx"]
+# Everything that takes long to import and none of it ours.
+IMPORTED = [
+    "torch", "transformers.models.llama.modeling_llama", "peft", "pytest", "hypothesis.strategies", "fastapi", "httpx", "minio", "urllib3",
+]  # fmt: skip
 Fate = Literal["killed", "timed out", "survived"]
 
 
@@ -39,14 +42,26 @@ class Outcome:
     output: str
 
 
-def try_out(mutant: Mutant | None, tests: Sequence[str], limit: float) -> Outcome:
+@contextlib.contextmanager
+def compiled() -> Iterator[Path]:
+    """A copy of the sources with their bytecode: what trials copy."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as place:
+        shutil.copytree(ROOT / "src", Path(place) / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        compileall.compile_dir(Path(place) / "src", quiet=1)
+        yield Path(place) / "src"
+
+
+def try_out(mutant: Mutant | None, sources: Path, tests: Sequence[str], limit: float) -> Outcome:
     """None is the sources as they are. RuntimeError where pytest could not be used at all."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as place:
         src = Path(place) / "src"
-        shutil.copytree(ROOT / "src", src, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copytree(sources, src)
         if mutant is not None:
-            (src / "rolecast" / mutant.file).write_text(mutant.text)
+            file = src / "rolecast" / mutant.file
+            file.write_text(mutant.text)
+            for stale in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
+                stale.unlink()
         told = Path(place) / "output"
         process = FORKS.Process(target=_run, args=(src, list(tests), told))
         process.start()
@@ -66,10 +81,6 @@ def try_out(mutant: Mutant | None, tests: Sequence[str], limit: float) -> Outcom
     return Outcome(mutant, "killed", failed[1] if failed else f"exit code {process.exitcode}", seconds, output)
 
 
-def tried(mutant: Mutant, limit: float) -> Outcome:
-    return try_out(mutant, tests_of(mutant.file), limit)
-
-
 def _run(src: Path, tests: list[str], told: Path) -> None:
     os.setsid()
     file = os.open(told, os.O_WRONLY | os.O_CREAT)
@@ -78,6 +89,7 @@ def _run(src: Path, tests: list[str], told: Path) -> None:
     os.chdir(ROOT)
     sys.path[:0] = [str(src), str(ROOT / "pipelines")]
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])  # of processes that tests start
+    sys.dont_write_bytecode = False  # or the tests are rewritten in every trial
     import pytest
 
     code = int(pytest.main(["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-W", "ignore", *tests]))
