@@ -56,7 +56,7 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("the sampler's log-probs lost", "np.array(turn.logprobs, dtype=np.float64)", "np.zeros(len(turn.ids))"),
         ("rows without a group are one group", "group=e.group or f\"example-{n}\"", "group=e.group"),
         ("an action's numbers in another order", "pieces = np.split(getattr(self, name)[order], bounds)", "pieces = np.split(getattr(self, name)[order[::-1]], bounds)"),
-        ("micro-batches padded with the row before", "ids[i, : end - start] = batch.ids[start:end]", "ids[i:, : end - start] = batch.ids[start:end]"),
+        ("micro-batches padded on the left", "ids[i, : end - start] = batch.ids[start:end]", "ids[i, start - end :] = batch.ids[start:end]"),
     ],
     "learner/cut.py": [
         ("minibatch denominators of the whole batch", "_term_weights(objective, acted, shown, lengths)", "_term_weights(objective, units, examples, lengths)"),

@@ -221,6 +221,12 @@ def test_a_rows_weight_scales_its_loss() -> None:
     assert half == pytest.approx(once / 2)
 
 
+def test_an_imitation_terms_coefficient_scales_its_loss() -> None:
+    row = Example((5, 6, 7), (False, True, True), tag="x")
+    once, half = (imitate(learner_of(replace(SFT, imitation=ImitationTerm(share))), [row])["loss"] for share in (1.0, 0.5))
+    assert half == pytest.approx(once / 2)
+
+
 def test_state_survives_a_round_trip(tmp_path: Path) -> None:
     """Policy, critic with its head, moments and the place in the schedule."""
     learner = learner_of(PPO)

@@ -14,7 +14,7 @@ from rolecast.learner.batch import TokenBatch, action_lengths
 from rolecast.learner.cut import Cut
 from rolecast.learner.learner import Learner
 from rolecast.learner.step import _scored, reinforce
-from rolecast.types import Action, KlTerm, Objective, Thread, Unit, ValueTerm
+from rolecast.types import Action, KlTerm, Objective, Thread, Unit, ValueTerm, mean
 from rolecast.weights.team import FROZEN
 
 
@@ -99,6 +99,15 @@ def test_the_trainer_computes_at_the_temperature_of_sampling(temperature: float)
     assert reinforce(other, threads, units_of(threads))["sampler_mismatch/max"] > 1e-2
 
 
+@pytest.mark.parametrize("objective", [GRPO, GSPO, PPO])
+def test_the_update_computes_at_the_temperature_of_sampling(objective: Objective) -> None:
+    """Nothing has moved in the first minibatch, so its ratios are 1, at every temperature."""
+    learner = learner_of(replace(objective, minibatches=1), temperature=0.5)
+    threads = sampled_threads(learner.team.model("shared"), temperature=0.5)
+    metrics = reinforce(learner, threads, units_of(threads))
+    assert (metrics["ratio"], metrics["clip_fraction"]) == (1.0, 0.0)
+
+
 def test_the_reference_computes_at_the_temperature_of_sampling() -> None:
     """The frozen base is what training starts from, so their KL is 0, at every temperature."""
     learner = learner_of(replace(GRPO, kl=KlTerm(0.1)), temperature=0.5)
@@ -146,6 +155,18 @@ def test_a_value_may_move_by_its_clip_only() -> None:
         assert metrics["critic/loss"] == pytest.approx(expected.mean(), rel=1e-5)
         found.append(metrics["critic/loss"])
     assert found[0] > found[1] * 1.05
+
+
+def test_a_critics_loss_has_denominators_of_its_own() -> None:
+    """Per unit where the policy's are per token: the gradient of the head's bias is the mean of V − R over rollouts."""
+    critic = ValueTerm("critic", 1e-2, 1e6, over=(mean("unit"), mean("batch")))
+    learner = with_values(learner_of(replace(PPO, critic=critic, minibatches=1)))
+    threads = sampled_threads(learner.team.model("shared"))
+    gradients: list[float] = []
+    bias = learner.team.heads["critic"].bias
+    learner.backend.step = lambda numbers: gradients.append(bias.grad.item()) or dict.fromkeys(numbers, 0.0)  # type: ignore[method-assign]
+    learner.update([scored(learner, threads, units_of(threads))])
+    assert gradients == [pytest.approx(0.25 - np.mean([0, 1, 2]), rel=1e-5)]  # longer rollouts earn more
 
 
 def test_advantages_of_a_group_have_deviation_one() -> None:
