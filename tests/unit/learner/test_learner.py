@@ -13,7 +13,7 @@ import torch
 from rows import UNITS_OF_GROUP
 from transformers import PreTrainedModel
 
-from rolecast.errors import DivergedError, EmptyUpdateError, RatioGateError
+from rolecast.errors import ArtifactError, DivergedError, EmptyUpdateError, RatioGateError
 from rolecast.learner.batch import action_lengths
 from rolecast.learner.cut import Cut
 from rolecast.learner.learner import Learner, make_learner
@@ -242,6 +242,17 @@ def test_state_survives_a_round_trip(tmp_path: Path) -> None:
         reinforce(one, more, units_of(more))
     assert unchanged(learner, copied(other))
     assert other.updates == learner.updates == {"shared": 4, "critic": 4}
+
+
+def test_shards_of_another_number_of_ranks_are_refused(tmp_path: Path) -> None:
+    learner = learner_of(SFT)
+    learner.save(tmp_path)
+    (tmp_path / "learner.json").write_text('{"updates": {"shared": 3}, "world": 2}')
+    learner.load(tmp_path)  # whole states fit every number
+    assert learner.updates == {"shared": 3}
+    learner.backend.sharded = True
+    with pytest.raises(ArtifactError, match="was written by 2 ranks, this job has 1"):
+        learner.load(tmp_path)
 
 
 def test_weights_put_back_are_the_critics_too() -> None:
