@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.mutants import trial
-from tests.mutants.covering import COVERING, tests_of
+from tests.mutants.covering import COVERING, covering
 from tests.mutants.drawn import draw
 from tests.mutants.equivalent import why
 from tests.mutants.mutant import Mutant, listed
@@ -58,12 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _outcomes(chosen: Sequence[Mutant], sources: Path) -> Iterator[Outcome]:
     sides = ThreadPoolExecutor(SIDES)
-    places = sorted({place for m in chosen for place in tests_of(m.file)})
+    places = sorted({place for m in chosen for place in covering(m.file)})
     plain = trial.try_out(None, sources, places, 4 * LIMIT)
     if plain.fate != "survived":
         raise SystemExit(f"without a mutant the tests do not pass ({plain.by}); mend that first\n{plain.output[-3000:]}")
     todo = [m for m in chosen if not why(m)]
-    for number, outcome in enumerate(sides.map(lambda m: trial.try_out(m, sources, tests_of(m.file), LIMIT), todo), 1):
+    for number, outcome in enumerate(sides.map(lambda m: trial.try_out(m, sources, covering(m.file), LIMIT), todo), 1):
         assert outcome.mutant is not None
         print(
             f"[{number}/{len(todo)}] {outcome.fate} {outcome.mutant.name}: {outcome.by} ({outcome.seconds:.0f} s)",

@@ -35,5 +35,5 @@ METHODS: dict[str, tuple[str, ...]] = {
 }
 
 
-def tests_of(file: str) -> list[str]:
+def covering(file: str) -> list[str]:
     return [f"tests/{place}" for place in (COVERING | METHODS)[file]]

@@ -80,7 +80,8 @@ class _Places(ast.NodeVisitor):
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
         if isinstance(node.op, ast.Not):
-            self.edits.append((OPERATORS[4], self._span(node)[0], self._span(node.operand)[0], ""))
+            start = self._span(node)[0]
+            self.edits.append((OPERATORS[4], start, start + len("not"), ""))
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:

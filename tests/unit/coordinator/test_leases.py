@@ -185,6 +185,14 @@ def test_one_worker_that_cannot_load_a_version_is_quarantined(coordinator: Coord
     assert [lease.group.id for lease in take(coordinator, "sound")] == ["a"]
 
 
+def test_a_quarantine_ends_with_its_version(coordinator: Coordinator) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator, "broken")
+    coordinator.fail(lease, "canary", "version")
+    coordinator.publish(V2)
+    assert [lease.version for lease in take(coordinator, "broken")] == [V2]
+
+
 def test_a_version_that_two_workers_cannot_load_stops_the_run(coordinator: Coordinator) -> None:
     coordinator.add([group("a")])
     for worker in ("one", "two"):
