@@ -185,6 +185,16 @@ def test_one_worker_that_cannot_load_a_version_is_quarantined(coordinator: Coord
     assert [lease.group.id for lease in take(coordinator, "sound")] == ["a"]
 
 
+def test_workers_are_those_that_were_heard_of_lately(coordinator: Coordinator, clock: Clock) -> None:
+    for worker, now in (("one", 100.0), ("other", 105.0)):
+        clock.now = now
+        take(coordinator, worker)
+    heard = {}
+    for clock.now in (110.0, 110.5, 115.5):
+        heard[clock.now] = coordinator.workers(10.0)
+    assert heard == {110.0: ["one", "other"], 110.5: ["other"], 115.5: []}
+
+
 def test_a_quarantine_ends_with_its_version(coordinator: Coordinator) -> None:
     coordinator.add([group("a")])
     [lease] = take(coordinator, "broken")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from rolecast.learner.backends import PlainBackend, Training, make_backend
+from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import ALONE, Ranks
 from rolecast.learner.settings import PLAIN, OptimizerConfig
+from rolecast.types import ImitationTerm, Objective
 from rolecast.weights.team import Casting, Team
 from tests.tiny import tiny_team
 from tests.two_slots import LORA
@@ -93,3 +96,18 @@ def test_weights_that_lack_one_are_not_put_back() -> None:
     assert torch.equal(backend.weights()[gone], before)
     backend.load_weights(weights)
     assert all(torch.equal(tensor, weights[name]) for name, tensor in backend.weights().items())
+
+
+def test_a_pass_is_at_temperature_1_unless_it_is_told() -> None:
+    backend, team = backend_of()
+    rows = SimpleNamespace(ids=torch.tensor([[5, 6, 7]]), row=torch.tensor([0, 0]), column=torch.tensor([1, 2]))
+    said = {t: backend.forward("planner", rows, *t)[0].tolist() for t in ((), (1.0,), (2.0,))}
+    assert said[()] == said[1.0,] != said[2.0,]
+    assert said[2.0,] == team("planner", rows, 2.0)[0].tolist()
+
+
+def test_a_learner_by_hand_is_as_one_that_is_made() -> None:
+    backend, team = backend_of()
+    objectives = [Objective(slot, slot, 0.1, imitation=ImitationTerm()) for slot in ("planner", "answerer")]
+    made, plain = make_learner(objectives, team, SGD, 1, 0), Learner(tuple(objectives), team, backend, 0)
+    assert (made.temperature, made.max_tokens) == (plain.temperature, plain.max_tokens) == (1.0, 8192)

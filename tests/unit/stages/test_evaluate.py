@@ -32,13 +32,13 @@ class Played:
 
     right: int = 6
     lost: int = 0
-    asked: list[tuple[list[str], Sampling, str]] = field(default_factory=list)
+    asked: list[tuple[list[tuple[str, int]], Sampling, str]] = field(default_factory=list)
     speakers: list[Any] = field(default_factory=list)
 
     def collect(
         self, collector: Collector, episodes: Sequence[Episode], sampling: Sampling, phase: str, progress: Callable[[int], None]
     ) -> list[Trajectory]:
-        self.asked.append(([episode.question.id for episode in episodes], sampling, phase))
+        self.asked.append(([(episode.group, episode.member) for episode in episodes], sampling, phase))
         self.speakers.append(collector.engine)
         done = []
         for number, episode in enumerate(episodes[self.lost :]):
@@ -76,7 +76,7 @@ def run_of(folder: Path, config: RunConfig | None = None) -> Run:
 
 def test_test_questions_are_played_greedily_and_as_evaluation_by_the_finished_team(tmp_path: Path, played: Played) -> None:
     evaluate(run_of(tmp_path), "rl")
-    assert played.asked == [([f"test{i}" for i in range(12)], Sampling(0.0), "eval")]
+    assert played.asked == [([(f"test:test{i}", 0) for i in range(12)], Sampling(0.0), "eval")]
     assert played.speakers == ["the engine of the finished team"]
 
 
@@ -84,7 +84,7 @@ def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, pl
     run = run_of(tmp_path, make_config({"eval": {"n": 10, "traces": 3}}, "here"))
     folder = evaluate(run, "rl")
     assert evaluate(run, "rl") == folder == run.evaluation("rl")
-    assert [questions for questions, _, _ in played.asked] == [[f"test{i}" for i in range(10)]]
+    assert [len(episodes) for episodes, _, _ in played.asked] == [10]
     result = json.loads((folder / "result.json").read_text())
     assert (result["em"], result["n"]) == (0.6, 10)
     rows = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]

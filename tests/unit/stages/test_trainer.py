@@ -82,7 +82,8 @@ def test_the_learner_has_the_stages_settings(run: Run, started: list[Path | None
 
 def test_a_new_stage_begins_at_its_start(run: Run, started: list[Path | None]) -> None:
     trainer = opened(run)
-    assert (trainer.start, trainer.progress, started) == (0, TrainerState(), [None])
+    assert (trainer.start, started) == (0, [None])
+    assert trainer.progress == TrainerState({"step": -1, "em": -1.0}, low=0, rollbacks=0, sampled=0, dropped=0, idle=0)
     assert trainer.learner.updates == {}
 
 
