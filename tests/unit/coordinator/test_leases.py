@@ -30,7 +30,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def coordinator(clock: Clock) -> Coordinator:
-    made = Coordinator("run", 1, HELLO, lease_seconds=10, tries=3, clock=clock)
+    made = Coordinator("run", 1, HELLO, lease_seconds=10, clock=clock)
     made.publish(V1)
     return made
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rows import THREADS, UNITS, act, cut_of, objective, see, thread, unit
 
 from rolecast.learner.batch import Padded, TokenBatch, action_lengths, example_units, make_batch
-from rolecast.learner.cut import Cut, Micro, deal_groups, microbatches
+from rolecast.learner.cut import Cut, Micro, _pieces, deal_groups, microbatches
 from rolecast.types import Action, Example, KlTerm, Observation, Unit
 
 
@@ -227,6 +227,10 @@ def test_only_what_is_too_large_is_cut_apart(drawn: Drawn, limit: int) -> None:
         size = len(tie) * max(int(lengths[row]) for row in tie)
         parts = [part for part in micros(batch, limit) if tie & set(part.rows)]
         assert (len(parts) == 1 and parts[0].whole) == (size <= limit or len(tie) == 1)
+
+
+def test_what_is_too_large_is_cut_into_pieces_that_are_filled_each_by_its_own_width() -> None:
+    assert _pieces(range(11), [4, 4, *[1] * 9], 8) == [(0, 1), tuple(range(2, 10)), (10,)]
 
 
 def test_microbatches_are_filled(batch: TokenBatch) -> None:

@@ -14,7 +14,7 @@ from rolecast.learner.batch import TokenBatch, action_lengths
 from rolecast.learner.cut import Cut
 from rolecast.learner.learner import Learner
 from rolecast.learner.step import _scored, reinforce
-from rolecast.types import Action, KlTerm, Objective, Thread, Unit, ValueTerm, mean
+from rolecast.types import Action, Example, ImitationTerm, KlTerm, Objective, Thread, Unit, ValueTerm, mean
 from rolecast.weights.team import FROZEN
 
 
@@ -220,3 +220,49 @@ def test_a_saturating_batch_does_not_make_the_others_steps_longer() -> None:
     assert gradients[0].keys() == gradients[1].keys() != set()
     for name, gradient in gradients[0].items():
         assert torch.allclose(gradient, gradients[1][name], atol=1e-6)
+
+
+def test_what_an_objective_imitates_is_no_part_of_its_ratios() -> None:
+    """Every action's ratio is e, and clipped; an example's tokens have none."""
+    learner = learner_of(replace(GRPO, imitation=ImitationTerm(), minibatches=1))
+    [o] = learner.objectives
+    threads = sampled_threads(learner.team.model("shared"))
+    units, shown = units_of(threads), [Example((5, 6, 7), (False, True, True), group="g0")]
+    of = learner.score(learner.cut(o, threads, units, units, action_lengths(threads), shown))
+    acted = of.batch.policy_weight != 0
+    assert acted.sum() == of.batch.trained.sum() - 2
+    batch = replace(of.batch, old_logprob=of.batch.old_logprob - acted, sampler_logprob=of.batch.old_logprob - acted, advantage=1.0 * acted)
+    metrics = learner.update([replace(of, batch=batch)])
+    assert metrics["ratio"] == pytest.approx(np.e, rel=1e-5)
+    assert metrics["clip_fraction"] == metrics["clip_fraction/first"] == 1.0
+    assert metrics["nll"] > 0
+
+
+def test_no_reward_stands_behind_what_is_imitated() -> None:
+    learner = learner_of(replace(PPO, imitation=ImitationTerm()), replace(GRPO, name="p", imitation=ImitationTerm(), lr=PPO.lr))
+    threads = sampled_threads(learner.team.model("shared"))
+    shown = [Example((5, 6, 7), (False, True, True), group="g0")]
+    for o in learner.objectives:
+        found = _scored(learner, o, threads, units_of(threads), shown, action_lengths(threads))
+        assert found is not None
+        for column in ("advantage", "target"):
+            numbers = found.batch.by_action(column)
+            assert numbers["example-0"].tolist() == [0.0, 0.0]
+            assert any(np.any(of) for of in numbers.values()) or (column == "target" and o.critic is None)
+
+
+def test_an_objective_may_be_imitation_alone() -> None:
+    learner = learner_of(Objective("o", "shared", 1e-2, imitation=ImitationTerm()))
+    shown = [Example((5, 6, 7), (False, True, True), objective="o")]
+    losses = [reinforce(learner, [], [], shown)["nll"] for _ in range(3)]
+    assert losses[0] > losses[-1]
+
+
+def test_an_objective_may_be_its_critic_alone() -> None:
+    learner = learner_of(replace(PPO, policy=None, minibatches=1))
+    threads = sampled_threads(learner.team.model("shared"))
+    before = {name: tensor.clone() for name, tensor in learner.weights().items()}
+    found = [reinforce(learner, threads, units_of(threads))["critic/loss"] for _ in range(5)]
+    assert found[-1] < found[0]
+    policy = {name for name, _ in learner.team.trained("shared")}
+    assert {name for name, tensor in learner.weights().items() if torch.equal(tensor, before[name])} >= policy

@@ -214,6 +214,16 @@ def test_every_step_is_played_by_the_weights_of_the_update_before_it(tmp_path: P
         assert torch.allclose(weights, start + updates)
 
 
+@pytest.mark.parametrize("start", [0, 2])
+def test_rows_of_steps_that_are_taken_again_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int) -> None:
+    run = Idling(tmp_path, monkeypatch, "tttt")
+    run.trainer.train()
+    run.trainer.start, run.steps = start, "nntn"
+    run.trainer.train()
+    taken_again = {1: None, 2: None, 3: None, 4: 1.0} if start else {1: 1.0, 2: 1.0, 3: None, 4: 1.0}
+    assert [(row["step"], row.get("idle")) for row in run.rows] == [(0, None), *taken_again.items()]
+
+
 class Falling(Idling):
     """Never right again after the evaluation before its first step."""
 

@@ -58,6 +58,7 @@ class Blocks:
         self.saved: list[int] = []
         self.restored: list[Any] = []
         self.started: list[Path | None] = []
+        self.shown: list[int] = []
         learner = SimpleNamespace(ranks=ALONE)
         kept = SimpleNamespace(path=folder / "kept", step=resumed, restore=self.restored.append)
 
@@ -70,6 +71,8 @@ class Blocks:
             return {}
 
         monkeypatch.setattr(sft_stage, "BLOCK", 2)
+        bar = SimpleNamespace(update=lambda done, numbers: self.shown.append(done))
+        monkeypatch.setattr(sft_stage, "Progress", lambda *given, **named: bar)
         monkeypatch.setattr(sft_stage, "training_team", team)
         monkeypatch.setattr(sft_stage, "make_learner", lambda *given, **named: learner)
         monkeypatch.setattr(sft_stage.checkpoints, "newest", lambda *given: None if resumed is None else kept)
@@ -84,7 +87,7 @@ class Blocks:
 def test_batches_come_in_the_order_of_their_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Blocks(tmp_path, monkeypatch)
     assert stage.trained == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
-    assert stage.saved == [2, 4]
+    assert (stage.saved, stage.shown) == ([2, 4], [1, 2, 3, 4, 5])
     assert (stage.restored, stage.started) == ([], [None])
 
 

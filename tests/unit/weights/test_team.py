@@ -43,6 +43,15 @@ def test_slots_are_apart_and_the_frozen_one_is_the_base_as_it_was(lora: LoraConf
     assert said(team, "a slot of nobody") == answers[FROZEN]
 
 
+def test_a_new_adapter_is_drawn_from_the_seed() -> None:
+    def drawn(**seed: int) -> dict[str, torch.Tensor]:
+        team = assemble(tiny_model(), TOKENIZER, BOTH, lora=LORA, **seed)
+        return {name: parameter for name, parameter in team.trained("planner") if "lora_A" in name}
+
+    plain, zero, one = drawn(), drawn(seed=0), drawn(seed=1)
+    assert all(torch.equal(tensor, zero[name]) and not torch.equal(tensor, one[name]) for name, tensor in plain.items())
+
+
 def test_adapters_need_no_second_model() -> None:
     team = tiny_team(BOTH, lora=LORA)
     assert len(team.whole) == 0
