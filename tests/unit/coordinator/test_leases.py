@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rolecast.config import RlConfig
 from rolecast.coordinator import leases
 from rolecast.coordinator.leases import Coordinator, Group, Handshake, Lease, Refused, Stopped, TeamVersion
 from rolecast.ports import Sampling
@@ -193,6 +194,11 @@ def test_workers_are_those_that_were_heard_of_lately(coordinator: Coordinator, c
     for clock.now in (110.0, 110.5, 115.5):
         heard[clock.now] = coordinator.workers(10.0)
     assert heard == {110.0: ["one", "other"], 110.5: ["other"], 115.5: []}
+
+
+def test_how_long_and_how_often_is_what_the_settings_begin_with() -> None:
+    plain = Coordinator("run", 1, HELLO)
+    assert (plain.lease_seconds, plain.tries) == (RlConfig().lease_seconds, RlConfig().lease_tries)
 
 
 def test_a_quarantine_ends_with_its_version(coordinator: Coordinator) -> None:

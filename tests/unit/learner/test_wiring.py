@@ -251,6 +251,15 @@ def test_no_reward_stands_behind_what_is_imitated() -> None:
             assert any(np.any(of) for of in numbers.values()) or (column == "target" and o.critic is None)
 
 
+def test_an_objective_without_the_term_imitates_nothing() -> None:
+    learner = learner_of(GRPO)
+    threads = sampled_threads(learner.team.model("shared"))
+    units, shown = units_of(threads), [Example((5, 6, 7), (False, True, True), group="g0")]
+    batch = learner.cut(GRPO, threads, units, units, action_lengths(threads), shown).batch
+    assert not batch.imitation_weight.any()
+    assert ((batch.policy_weight != 0) == (batch.trained & (batch.unit < len(units)))).all()
+
+
 def test_an_objective_may_be_imitation_alone() -> None:
     learner = learner_of(Objective("o", "shared", 1e-2, imitation=ImitationTerm()))
     shown = [Example((5, 6, 7), (False, True, True), objective="o")]

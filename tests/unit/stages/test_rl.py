@@ -224,6 +224,15 @@ def test_rows_of_steps_that_are_taken_again_are_replaced(tmp_path: Path, monkeyp
     assert [(row["step"], row.get("idle")) for row in run.rows] == [(0, None), *taken_again.items()]
 
 
+def test_checkpoints_are_kept_in_their_interval_and_not_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Idling(tmp_path, monkeypatch, "ttttt")
+    run.run.config.stages["rl"] = run.trainer.config.model_copy(update={"checkpoint_every": 2})
+    saved: list[int] = []
+    monkeypatch.setattr(rl_stage.checkpoints, "save", lambda run, stage, done, *given: saved.append(done))
+    run.trainer.train()
+    assert saved == [2, 4]
+
+
 class Falling(Idling):
     """Never right again after the evaluation before its first step."""
 

@@ -71,6 +71,7 @@ class Blocks:
             return {}
 
         monkeypatch.setattr(sft_stage, "BLOCK", 2)
+        monkeypatch.setattr(sft_stage, "LOG_EVERY", 1)
         bar = SimpleNamespace(update=lambda done, numbers: self.shown.append(done))
         monkeypatch.setattr(sft_stage, "Progress", lambda *given, **named: bar)
         monkeypatch.setattr(sft_stage, "training_team", team)
@@ -96,6 +97,12 @@ def test_after_a_resume_training_goes_on_in_the_middle_of_a_block(tmp_path: Path
     assert stage.trained == [(1, 1), (2, 0)]
     assert stage.saved == [4]
     assert (stage.restored, stage.started) == ([stage.learner], [stage.kept.path])
+
+
+def test_rows_of_updates_that_are_made_again_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for resumed in (None, 3, None):
+        Blocks(tmp_path, monkeypatch, resumed)
+        assert [row["step"] for row in read_metrics(tmp_path / "sft")] == [0, 1, 2, 3, 4]
 
 
 def test_each_slot_learns_its_roles_turns_and_every_slot_the_drills() -> None:

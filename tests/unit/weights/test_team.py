@@ -43,6 +43,29 @@ def test_slots_are_apart_and_the_frozen_one_is_the_base_as_it_was(lora: LoraConf
     assert said(team, "a slot of nobody") == answers[FROZEN]
 
 
+@pytest.mark.parametrize("lora", [LORA, None])
+@pytest.mark.parametrize("spoken", [{FROZEN}, {"a role of nobody"}, {FROZEN, "a role of nobody"}, set()])
+def test_who_is_not_trained_speaks_as_the_base_was_whoever_is_asked_first(lora: LoraConfig | None, spoken: set[str]) -> None:
+    casting = Casting(frozenset({"planner", *spoken}), ("planner",))
+    team = tiny_team(casting, lora=lora, scale=3.0)
+    before = canary(tiny_model(scale=3.0), TOKENIZER).logprobs
+    with torch.no_grad():
+        for _, parameter in team.trained("planner"):
+            parameter += 0.05
+    assert [said(team, slot) == before for slot in sorted(spoken)] == [True] * len(spoken)
+    assert said(team, "planner") != before
+    assert len(team.whole) == (1 if spoken and lora is None else 0)  # no copy that nobody needs
+
+
+def test_a_role_that_is_not_trained_here_speaks_as_the_stage_before_left_it(tmp_path: Path) -> None:
+    first = moved(tiny_team(BOTH, scale=3.0))
+    first.save(("planner", "answerer"), tmp_path)
+    second = assemble(tiny_model(scale=3.0), TOKENIZER, Casting(frozenset({"planner", "answerer"}), ("planner",)), start=tmp_path)
+    for slot in ("planner", "answerer"):
+        assert said(second, slot) == pytest.approx(said(first, slot), abs=1e-6)
+    assert [name for name, _ in second.trained("answerer")] == []
+
+
 def test_a_new_adapter_is_drawn_from_the_seed() -> None:
     def drawn(**seed: int) -> dict[str, torch.Tensor]:
         team = assemble(tiny_model(), TOKENIZER, BOTH, lora=LORA, **seed)
