@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked.add_argument("--out", type=Path, help="also write the summary to this file")
     options = asked.parse_args(arguments)
     chosen = [m for m in every(options.seed) if not options.only or any(part in f"{m.name} {m.kind} {m.file}" for part in options.only)]
+    if not chosen:
+        asked.error(f"no mutant is called like {' or '.join(options.only)}; --list names them")
     if options.list:
         print("\n".join(f"{m.file}:{m.line}  {m.kind}: {m.name}{'  (equivalent)' if why(m) else ''}" for m in chosen))
         return 0
