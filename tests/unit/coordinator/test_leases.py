@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rolecast.config import RlConfig
 from rolecast.coordinator import leases
 from rolecast.coordinator.leases import Coordinator, Group, Handshake, Lease, Refused, Stopped, TeamVersion
 from rolecast.ports import Sampling
@@ -30,7 +31,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def coordinator(clock: Clock) -> Coordinator:
-    made = Coordinator("run", 1, HELLO, lease_seconds=10, tries=3, clock=clock)
+    made = Coordinator("run", 1, HELLO, lease_seconds=10, clock=clock)
     made.publish(V1)
     return made
 
@@ -183,6 +184,29 @@ def test_one_worker_that_cannot_load_a_version_is_quarantined(coordinator: Coord
         take(coordinator, "broken")
     assert coordinator.collected() == ({}, {})
     assert [lease.group.id for lease in take(coordinator, "sound")] == ["a"]
+
+
+def test_workers_are_those_that_were_heard_of_lately(coordinator: Coordinator, clock: Clock) -> None:
+    for worker, now in (("one", 100.0), ("other", 105.0)):
+        clock.now = now
+        take(coordinator, worker)
+    heard = {}
+    for clock.now in (110.0, 110.5, 115.5):
+        heard[clock.now] = coordinator.workers(10.0)
+    assert heard == {110.0: ["one", "other"], 110.5: ["other"], 115.5: []}
+
+
+def test_how_long_and_how_often_is_what_the_settings_begin_with() -> None:
+    plain = Coordinator("run", 1, HELLO)
+    assert (plain.lease_seconds, plain.tries) == (RlConfig().lease_seconds, RlConfig().lease_tries)
+
+
+def test_a_quarantine_ends_with_its_version(coordinator: Coordinator) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator, "broken")
+    coordinator.fail(lease, "canary", "version")
+    coordinator.publish(V2)
+    assert [lease.version for lease in take(coordinator, "broken")] == [V2]
 
 
 def test_a_version_that_two_workers_cannot_load_stops_the_run(coordinator: Coordinator) -> None:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rows import THREADS, UNITS, act, cut_of, objective, see, thread, unit
 
-from rolecast.learner.batch import Padded, TokenBatch, action_lengths, make_batch
-from rolecast.learner.cut import Cut, Micro, deal_groups, microbatches
+from rolecast.learner.batch import Padded, TokenBatch, action_lengths, example_units, make_batch
+from rolecast.learner.cut import Cut, Micro, _pieces, deal_groups, microbatches
 from rolecast.types import Action, Example, KlTerm, Observation, Unit
 
 
@@ -229,6 +229,10 @@ def test_only_what_is_too_large_is_cut_apart(drawn: Drawn, limit: int) -> None:
         assert (len(parts) == 1 and parts[0].whole) == (size <= limit or len(tie) == 1)
 
 
+def test_what_is_too_large_is_cut_into_pieces_that_are_filled_each_by_its_own_width() -> None:
+    assert _pieces(range(11), [4, 4, *[1] * 9], 8) == [(0, 1), tuple(range(2, 10)), (10,)]
+
+
 def test_microbatches_are_filled(batch: TokenBatch) -> None:
     assert micros(batch, 14) == (Micro((0, 1)),)
     assert micros(batch, 13) == (Micro((0,)), Micro((1,)))
@@ -256,3 +260,8 @@ def test_a_minibatch_whose_rewards_are_all_equal_holds_no_rows() -> None:
     o = replace(objective("ppo", "token"), minibatches=2)
     found = cut_of(o, THREADS, [UNITS[0]], of=[unit("silent", "c", group="h")])
     assert [[micro.rows for micro in minibatch] for minibatch in found.minibatches] == [[(0,)], []]
+
+
+def test_rows_without_a_group_are_groups_of_their_own() -> None:
+    rows = [Example((1, 2), (False, True), group=group) for group in ("", "q", "", "q")]
+    assert [one.group for one in example_units(rows, "o")] == ["example-0", "q", "example-2", "q"]

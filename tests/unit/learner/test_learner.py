@@ -222,6 +222,12 @@ def test_a_rows_weight_scales_its_loss() -> None:
     assert half == pytest.approx(once / 2)
 
 
+def test_an_imitation_terms_coefficient_scales_its_loss() -> None:
+    row = Example((5, 6, 7), (False, True, True), tag="x")
+    once, half = (imitate(learner_of(replace(SFT, imitation=ImitationTerm(share))), [row])["loss"] for share in (1.0, 0.5))
+    assert half == pytest.approx(once / 2)
+
+
 def test_state_survives_a_round_trip(tmp_path: Path) -> None:
     """Policy, critic with its head, moments and the place in the schedule."""
     learner = learner_of(PPO)
@@ -237,6 +243,17 @@ def test_state_survives_a_round_trip(tmp_path: Path) -> None:
         reinforce(one, more, units_of(more))
     assert unchanged(learner, copied(other))
     assert other.updates == learner.updates == {"shared": 4, "critic": 4}
+
+
+def test_shards_of_another_number_of_ranks_are_refused(tmp_path: Path) -> None:
+    learner = learner_of(SFT)
+    learner.save(tmp_path)
+    (tmp_path / "learner.json").write_text('{"updates": {"shared": 3}, "world": 2, "backend": "plain torch"}')
+    learner.load(tmp_path)  # whole states fit every number
+    assert learner.updates == {"shared": 3}
+    learner.backend.sharded = True
+    with pytest.raises(ArtifactError, match="was written by 2 ranks, this job has 1"):
+        learner.load(tmp_path)
 
 
 def test_weights_put_back_are_the_critics_too() -> None:

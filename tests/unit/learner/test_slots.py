@@ -83,6 +83,15 @@ def test_every_slot_has_its_own_rate_norm_and_optimizer() -> None:
     assert max(moved[name] for name, _ in learner.team.trained("planner")) > 1e-2
 
 
+def test_a_schedule_is_as_long_as_the_updates_of_all_steps() -> None:
+    """Ten steps of two epochs over three minibatches; the planner's have two minibatches."""
+    falling = OptimizerConfig(schedule="linear")
+    learner = learner_of(PLANNER, ANSWERER, optimizers=dict.fromkeys(("planner", "answerer", "critic"), falling))
+    for slot, peak, updates in (("answerer", 1e-3, 60), ("planner", 3e-3, 20), ("critic", 1e-2, 20)):
+        rates = [learner.backend.rate(slot, number) for number in (updates // 2 - 1, updates - 1)]
+        assert rates == pytest.approx([peak / 2, 0.0])
+
+
 def test_who_speaks_is_not_who_is_trained() -> None:
     learner = learner_of(PLANNER, ANSWERER)
     before = {name for name, parameter in learner.team.named_parameters() if parameter.requires_grad}

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
-from rows import act, cut_of, objective, see, thread, unit
+from rows import THREADS, UNITS, act, cut_of, objective, see, thread, unit
 from torch import Tensor, nn
 
 from rolecast.credit import Floats
-from rolecast.learner.batch import Padded
+from rolecast.learner.batch import Padded, action_lengths
 from rolecast.learner.cut import Cut
 from rolecast.learner.learner import Learner
 from rolecast.learner.ranks import Ranks
@@ -131,6 +131,47 @@ def test_a_rank_that_runs_along_with_weight_0_adds_nothing_to_the_metrics() -> N
     metrics = learner.update([scored(o, cut_of(o, threads, units), advantage, policy)])
     assert "ratio" not in metrics  # the one micro-batch is the other rank's
     assert torch.equal(learner.backend.seen[0], torch.zeros(10, 10))
+
+
+def test_log_probs_of_all_ranks_are_put_together() -> None:
+    class Twice(Alone):
+        def sum(self, array: Floats) -> Floats:
+            return 2 * array
+
+    o = objective("ppo", "token")
+    threads, units, _ = many_rows()
+    alone, twice = (learner_of(o, Bigram(), ranks).score(cut_of(o, threads, units)).batch.old_logprob for ranks in (Alone(), Twice()))
+    assert twice == pytest.approx(2 * alone)
+    assert np.abs(alone).max() > 0.1
+
+
+def test_a_slot_whose_minibatch_is_empty_is_not_stepped_and_its_schedule_goes_on() -> None:
+    class Steps(Gradients):
+        def step(self, numbers: dict[str, int]) -> dict[str, float]:
+            stepped.append(numbers)
+            return dict.fromkeys(numbers, 0.0)
+
+    stepped: list[dict[str, int]] = []
+    one = replace(objective("ppo", "token"), minibatches=2)
+    other = replace(one, name="p", slot="other")
+    learner: Any = Learner((one, other), CPU, Steps(Bigram()), 0)  # type: ignore[arg-type]
+    learner.update([cut_of(one, THREADS, UNITS), cut_of(other, THREADS, UNITS[:1], of=[unit("silent", "d", group="h")])])
+    assert stepped == [{"other": 0, "shared": 0}, {"shared": 1}]
+    assert learner.updates == {"other": 2, "shared": 2}
+
+
+def test_questions_meet_in_other_minibatches_in_every_step() -> None:
+    o = replace(objective("ppo", "token"), minibatches=3)
+    threads, units, _ = many_rows()
+    units = [replace(unit, group=unit.rollout) for unit in units]
+    dealt = []
+    for updates in (0, 1, 2, 3, 0):
+        learner = learner_of(o, Bigram())
+        learner.updates = {"shared": updates}
+        minibatches = learner.cut(o, threads, units, units, action_lengths(threads)).minibatches
+        dealt.append([sorted(row for micro in minibatch for row in micro.rows) for minibatch in minibatches])
+    assert dealt[0] == dealt[-1]
+    assert len({str(deal) for deal in dealt}) == 4
 
 
 def test_every_rank_takes_as_many_passes_and_each_item_counts_once() -> None:

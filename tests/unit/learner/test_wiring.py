@@ -14,7 +14,7 @@ from rolecast.learner.batch import TokenBatch, action_lengths
 from rolecast.learner.cut import Cut
 from rolecast.learner.learner import Learner
 from rolecast.learner.step import _scored, reinforce
-from rolecast.types import Action, KlTerm, Objective, Thread, Unit, ValueTerm
+from rolecast.types import Action, Example, ImitationTerm, KlTerm, Objective, Thread, Unit, ValueTerm, mean
 from rolecast.weights.team import FROZEN
 
 
@@ -99,6 +99,15 @@ def test_the_trainer_computes_at_the_temperature_of_sampling(temperature: float)
     assert reinforce(other, threads, units_of(threads))["sampler_mismatch/max"] > 1e-2
 
 
+@pytest.mark.parametrize("objective", [GRPO, GSPO, PPO])
+def test_the_update_computes_at_the_temperature_of_sampling(objective: Objective) -> None:
+    """Nothing has moved in the first minibatch, so its ratios are 1, at every temperature."""
+    learner = learner_of(replace(objective, minibatches=1), temperature=0.5)
+    threads = sampled_threads(learner.team.model("shared"), temperature=0.5)
+    metrics = reinforce(learner, threads, units_of(threads))
+    assert (metrics["ratio"], metrics["clip_fraction"]) == (1.0, 0.0)
+
+
 def test_the_reference_computes_at_the_temperature_of_sampling() -> None:
     """The frozen base is what training starts from, so their KL is 0, at every temperature."""
     learner = learner_of(replace(GRPO, kl=KlTerm(0.1)), temperature=0.5)
@@ -146,6 +155,18 @@ def test_a_value_may_move_by_its_clip_only() -> None:
         assert metrics["critic/loss"] == pytest.approx(expected.mean(), rel=1e-5)
         found.append(metrics["critic/loss"])
     assert found[0] > found[1] * 1.05
+
+
+def test_a_critics_loss_has_denominators_of_its_own() -> None:
+    """Per unit where the policy's are per token: the gradient of the head's bias is the mean of V − R over rollouts."""
+    critic = ValueTerm("critic", 1e-2, 1e6, over=(mean("unit"), mean("batch")))
+    learner = with_values(learner_of(replace(PPO, critic=critic, minibatches=1)))
+    threads = sampled_threads(learner.team.model("shared"))
+    gradients: list[float] = []
+    bias = learner.team.heads["critic"].bias
+    learner.backend.step = lambda numbers: gradients.append(bias.grad.item()) or dict.fromkeys(numbers, 0.0)  # type: ignore[method-assign]
+    learner.update([scored(learner, threads, units_of(threads))])
+    assert gradients == [pytest.approx(0.25 - np.mean([0, 1, 2]), rel=1e-5)]  # longer rollouts earn more
 
 
 def test_advantages_of_a_group_have_deviation_one() -> None:
@@ -199,3 +220,58 @@ def test_a_saturating_batch_does_not_make_the_others_steps_longer() -> None:
     assert gradients[0].keys() == gradients[1].keys() != set()
     for name, gradient in gradients[0].items():
         assert torch.allclose(gradient, gradients[1][name], atol=1e-6)
+
+
+def test_what_an_objective_imitates_is_no_part_of_its_ratios() -> None:
+    """Every action's ratio is e, and clipped; an example's tokens have none."""
+    learner = learner_of(replace(GRPO, imitation=ImitationTerm(), minibatches=1))
+    [o] = learner.objectives
+    threads = sampled_threads(learner.team.model("shared"))
+    units, shown = units_of(threads), [Example((5, 6, 7), (False, True, True), group="g0")]
+    of = learner.score(learner.cut(o, threads, units, units, action_lengths(threads), shown))
+    acted = of.batch.policy_weight != 0
+    assert acted.sum() == of.batch.trained.sum() - 2
+    batch = replace(of.batch, old_logprob=of.batch.old_logprob - acted, sampler_logprob=of.batch.old_logprob - acted, advantage=1.0 * acted)
+    metrics = learner.update([replace(of, batch=batch)])
+    assert metrics["ratio"] == pytest.approx(np.e, rel=1e-5)
+    assert metrics["clip_fraction"] == metrics["clip_fraction/first"] == 1.0
+    assert metrics["nll"] > 0
+
+
+def test_no_reward_stands_behind_what_is_imitated() -> None:
+    learner = learner_of(replace(PPO, imitation=ImitationTerm()), replace(GRPO, name="p", imitation=ImitationTerm(), lr=PPO.lr))
+    threads = sampled_threads(learner.team.model("shared"))
+    shown = [Example((5, 6, 7), (False, True, True), group="g0")]
+    for o in learner.objectives:
+        found = _scored(learner, o, threads, units_of(threads), shown, action_lengths(threads))
+        assert found is not None
+        for column in ("advantage", "target"):
+            numbers = found.batch.by_action(column)
+            assert numbers["example-0"].tolist() == [0.0, 0.0]
+            assert any(np.any(of) for of in numbers.values()) or (column == "target" and o.critic is None)
+
+
+def test_an_objective_without_the_term_imitates_nothing() -> None:
+    learner = learner_of(GRPO)
+    threads = sampled_threads(learner.team.model("shared"))
+    units, shown = units_of(threads), [Example((5, 6, 7), (False, True, True), group="g0")]
+    batch = learner.cut(GRPO, threads, units, units, action_lengths(threads), shown).batch
+    assert not batch.imitation_weight.any()
+    assert ((batch.policy_weight != 0) == (batch.trained & (batch.unit < len(units)))).all()
+
+
+def test_an_objective_may_be_imitation_alone() -> None:
+    learner = learner_of(Objective("o", "shared", 1e-2, imitation=ImitationTerm()))
+    shown = [Example((5, 6, 7), (False, True, True), objective="o")]
+    losses = [reinforce(learner, [], [], shown)["nll"] for _ in range(3)]
+    assert losses[0] > losses[-1]
+
+
+def test_an_objective_may_be_its_critic_alone() -> None:
+    learner = learner_of(replace(PPO, policy=None, minibatches=1))
+    threads = sampled_threads(learner.team.model("shared"))
+    before = {name: tensor.clone() for name, tensor in learner.weights().items()}
+    found = [reinforce(learner, threads, units_of(threads))["critic/loss"] for _ in range(5)]
+    assert found[-1] < found[0]
+    policy = {name for name, _ in learner.team.trained("shared")}
+    assert {name for name, tensor in learner.weights().items() if torch.equal(tensor, before[name])} >= policy

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from parallel import Late, Parallel, collector, prompt, question, say
+from parallel import Late, Parallel, Repeats, collector, prompt, question, say
 
+from rolecast.coordinator.leases import Group
 from rolecast.errors import EngineError
 from rolecast.ports import Sampling, Verdict
 from rolecast.rollout.collect import Episode
@@ -104,3 +105,23 @@ def test_progress_counts_episodes_as_they_end() -> None:
     told: list[int] = []
     collector(Short(), Late(), lockstep=False).collect(FIFTY[:5], Sampling(1.0), "eval", told.append)
     assert told == [1, 2, 3, 4, 5]
+
+
+class Noting(Repeats):
+    """An engine that a collector can drive; it keeps what it was asked."""
+
+    async def __aenter__(self) -> Noting:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+@pytest.mark.parametrize("phase", ["train", "eval"])
+def test_a_group_is_played_as_it_says_every_member_in_order(phase: str) -> None:
+    made = collector(Short(), Late())
+    engine = made.engine = Noting()  # type: ignore[assignment]
+    group = Group("3:q1", question(1), (0, 2, 5), phase, Sampling(0.25))
+    done = made.run(made.play_group(group))
+    assert [(t.id, t.group, t.member, t.question.id) for t in done] == [(f"3:q1.{m}", "3:q1", m, "q1") for m in (0, 2, 5)]
+    assert {request.sampling for request in engine.requests} == {Sampling(0.25)}
+    assert len({request.seed for request in engine.requests}) == 3

@@ -105,6 +105,19 @@ def test_no_more_episodes_are_live_than_there_are_lanes() -> None:
     assert (most, engine.branches) == (3, 0)
 
 
+def test_lanes_are_free_again_when_their_episodes_are_over() -> None:
+    engine = Counter()
+
+    async def job() -> int:
+        return engine.branches
+
+    async def many() -> list[list[int]]:
+        lanes = Lanes(engine, 2)
+        return [await asyncio.wait_for(lanes.all([job] * 4), 5) for _ in range(2)]
+
+    assert asyncio.run(many()) == [[2, 2, 2, 2]] * 2
+
+
 def test_an_exception_ends_the_other_episodes_and_gives_every_lane_back() -> None:
     engine, ends = Counter(), []
 

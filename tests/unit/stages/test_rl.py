@@ -17,19 +17,22 @@ from rolecast.config import RunConfig, make_config
 from rolecast.errors import CollapseError, RolecastError
 from rolecast.evaluation.metrics import shortfall, summarize
 from rolecast.learner.backends import PlainBackend, Training
-from rolecast.learner.learner import Learner
+from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import ALONE
 from rolecast.learner.settings import OptimizerConfig
 from rolecast.ports import Sampling
+from rolecast.rollout.collect import Episode
 from rolecast.stages import rl as rl_stage
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.rl import Trainer, TrainerState
 from rolecast.stages.run import Run
 from rolecast.stages.sampling import Batch, Credited, NothingLearnedError, describe
-from rolecast.types import Action, Gold, Question, Reward, Thread, Trajectory, Unit
+from rolecast.types import Action, Example, Gold, Question, Reward, Thread, Trajectory, Unit, ValueTerm
 from rolecast.weights.models import CPU, read_model
+from rolecast.weights.team import Casting
 from tests.tiny import tiny_team
 
+SHOWN = Example((1, 2), (False, True))
 THE_THE = Question("q", "Which band is it?", Gold(("The The",)))
 
 
@@ -92,17 +95,22 @@ class Dev:
         self.team = tiny_team()
         self.resets = 0
         self.published: list[tuple[int, int]] = []
+        self.answering: list[torch.Tensor] = []  # the weights that were published
         backend = PlainBackend(self.team, {"shared": Training(OptimizerConfig(), 1e-3, 10)}, ALONE)
         backend.optimizers["shared"].reset = self._reset  # type: ignore[method-assign]
         learner = Learner(self.stage.objectives, self.team, backend, seed=0)
         self.answers = ["The The"]
         rollouts = SimpleNamespace(collect=lambda episodes, sampling, phase: [finished(THE_THE, a) for a in self.answers])
         sampler: Any = SimpleNamespace(rollouts=rollouts, sample=self.sample, sampled=0, dropped=0)
-        publisher: Any = SimpleNamespace(publish=lambda step, weights, rollback: self.published.append((step, rollback)))
+        publisher: Any = SimpleNamespace(publish=self._publish)
         self.trainer = Trainer(self.run, self.stage, learner, sampler, publisher, [THE_THE], 0, TrainerState())
 
     def _reset(self) -> None:
         self.resets += 1
+
+    def _publish(self, step: int, weights: Any, rollback: int) -> None:
+        self.published.append((step, rollback))
+        self.answering.append(self.weights())
 
     def sample(self, step: int) -> tuple[Batch, dict[str, float]]:
         raise NotImplementedError
@@ -140,6 +148,24 @@ def test_a_collapse_brings_back_the_best_weights_and_a_new_optimizer(tmp_path: P
     assert (run.resets, run.trainer.progress.rollbacks, run.trainer.progress.low) == (1, 1, 0)
 
 
+def test_a_collapse_brings_back_the_critic_too(tmp_path: Path) -> None:
+    run = Collapsing(tmp_path)
+    [objective] = run.stage.objectives
+    valued = replace(run.stage, objectives=(replace(objective, estimator="gae", kl=None, critic=ValueTerm("critic", 1e-3)),))
+    run.team = tiny_team(Casting(frozenset({"shared"}), ("shared",), ("critic",)))
+    run.trainer.stage, run.trainer.learner = valued, make_learner(valued.objectives, run.team, OptimizerConfig(), 10, 0)
+    run.train(0.8)
+    best = {name: tensor.clone() for name, tensor in run.trainer.learner.weights().items()}
+    assert {name.partition(".")[0] for name in best} == {"base", "whole", "heads"}
+    with torch.no_grad():
+        for parameter in run.team.parameters():
+            parameter += 1
+    run.train(0.3)
+    run.train(0.3)
+    after = run.trainer.learner.weights()
+    assert [name for name, tensor in best.items() if not torch.equal(tensor, after[name])] == []
+
+
 def test_scores_that_are_low_but_not_in_a_row_are_no_collapse(tmp_path: Path) -> None:
     run = Collapsing(tmp_path)
     for em in (0.8, 0.3, 0.5, 0.3, 0.7, 0.3):
@@ -170,12 +196,12 @@ class Idling(Dev):
         if self.steps[step] != "t":
             raise NothingLearnedError(f"step {step} teaches nothing", solved=self.steps[step] == "s")
         t = finished(THE_THE)
-        return Batch([Credited([t], [Unit("u", ("a",), 1.0, "decor", tag="planner")], [])]), {"groups": 1.0}
+        return Batch([Credited([t], [Unit("u", ("a",), 1.0, "decor", tag="planner")], [SHOWN])]), {"groups": 1.0}
 
     def reinforce(
         self, learner: Learner, threads: Sequence[Thread], units: Sequence[Unit], examples: Sequence[Any], *, gate: float
     ) -> dict[str, float]:
-        assert ([thread.id for thread in threads], [unit.id for unit in units]) == (["t0"], ["u"])
+        assert ([thread.id for thread in threads], [unit.id for unit in units], list(examples)) == (["t0"], ["u"], [SHOWN])
         self.gates.append(gate)
         self.move()
         return {"loss": 0.5}
@@ -195,6 +221,62 @@ def test_a_step_that_teaches_nothing_is_left_out_and_the_next_one_goes_on(tmp_pa
     ]  # fmt: skip
     assert run.trainer.progress.idle == 0
     assert run.published == [(step, 0) for step in range(7)]
+
+
+def test_every_step_is_played_by_the_weights_of_the_update_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Idling(tmp_path, monkeypatch, "tt")
+    start = run.weights()
+    run.trainer.train()
+    assert run.published == [(0, 0), (1, 0), (2, 0)]
+    for updates, weights in enumerate(run.answering):
+        assert torch.allclose(weights, start + updates)
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_rows_of_steps_that_are_taken_again_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int) -> None:
+    run = Idling(tmp_path, monkeypatch, "tttt")
+    run.trainer.train()
+    run.trainer.start, run.steps = start, "nntn"
+    run.trainer.train()
+    taken_again = {1: None, 2: None, 3: None, 4: 1.0} if start else {1: 1.0, 2: 1.0, 3: None, 4: 1.0}
+    assert [(row["step"], row.get("idle")) for row in run.rows] == [(0, None), *taken_again.items()]
+
+
+def test_checkpoints_are_kept_in_their_interval_and_not_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Idling(tmp_path, monkeypatch, "ttttt")
+    run.run.config.stages["rl"] = run.trainer.config.model_copy(update={"checkpoint_every": 2})
+    saved: list[int] = []
+    monkeypatch.setattr(rl_stage.checkpoints, "save", lambda run, stage, done, *given: saved.append(done))
+    run.trainer.train()
+    assert saved == [2, 4]
+
+
+class Falling(Idling):
+    """Never right again after the evaluation before its first step."""
+
+    def sample(self, step: int) -> tuple[Batch, dict[str, float]]:
+        self.answers = ["no"]
+        return super().sample(step)
+
+
+def test_weights_that_were_put_back_play_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Falling(tmp_path, monkeypatch, "ttt")
+    run.run.config.stages["rl"] = run.trainer.config.model_copy(update={"eval_every": 1})
+    start = run.weights()
+    run.trainer.train()
+    assert run.published == [(0, 0), (1, 0), (2, 0), (2, 1), (3, 1)]
+    assert [float((weights - start).mean().round()) for weights in run.answering] == [0.0, 1.0, 2.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_rewards_are_shuffled_for_the_control_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+    run = Idling(tmp_path, monkeypatch, "t")
+    run.run.config.stages["rl"] = run.trainer.config.model_copy(update={"shuffle_rewards": asked})
+    monkeypatch.setattr(rl_stage, "shuffled", lambda units, rng: [replace(unit, reward=9.0) for unit in units])
+    sampled, numbers = run.trainer._sampled(0)
+    assert sampled is not None
+    assert [unit.reward for unit in sampled.units] == [9.0 if asked else 1.0]
+    assert numbers["reward"] == (9.0 if asked else 1.0)
 
 
 def test_idle_steps_in_a_row_end_a_stage_that_is_solved_with_its_best_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,3 +370,28 @@ def test_dev_episodes_without_the_score_that_models_are_selected_on_are_an_error
     run.trainer.stage = replace(run.trainer.stage, task="reward:plan")
     with pytest.raises(RolecastError, match="no dev episode has the score 'plan'"):
         run.trainer.evaluate(0)
+
+
+def test_dev_questions_are_played_greedily_and_as_evaluation(tmp_path: Path) -> None:
+    run = Collapsing(tmp_path)
+    asked: list[tuple[list[str], Sampling, str]] = []
+
+    def collect(episodes: Sequence[Episode], sampling: Sampling, phase: str) -> list[Trajectory]:
+        asked.append(([f"{episode.group}/{episode.question.id}" for episode in episodes], sampling, phase))
+        return [finished(THE_THE, "The The")]
+
+    run.trainer.sampler.rollouts = SimpleNamespace(collect=collect)  # type: ignore[union-attr]
+    run.trainer._evaluated(10)
+    assert asked == [(["dev:q/q"], Sampling(0.0), "eval")]
+
+
+def test_only_best_models_that_may_be_needed_again_are_kept(tmp_path: Path) -> None:
+    run = Collapsing(tmp_path)
+    for em in (0.2, 0.4, 0.6, 0.5):
+        run.train(em)
+    assert run.trainer.best.name == "step-000030"
+    checkpoint = run.trainer.folder / "checkpoints" / "step-000021"  # its best was that of step 20
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "progress.json").write_text(json.dumps({"best": {"step": 20, "score": 0.4}}))
+    run.trainer._prune_best()
+    assert sorted(path.name for path in (run.trainer.folder / "best").iterdir()) == ["step-000020", "step-000030"]

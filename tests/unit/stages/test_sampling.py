@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from rolecast.errors import EmptyUpdateError
 from rolecast.methods.registry import make_method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
-from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, valid_share
+from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled, valid_share
 from rolecast.types import Action, Example, Gold, ImitationTerm, Objective, Question, Reward, Stage, Status, Thread, Trajectory, Unit
 
 QUESTIONS = [Question(f"q{i}", "Which band is it?", Gold(("The The",))) for i in range(40)]
@@ -26,7 +27,7 @@ Mode = Literal["group", "trajectory", "off"]
 Earned = Callable[[Episode], Trajectory]
 
 
-def config_of(mode: Mode = "group", **rl: int) -> RunConfig:
+def config_of(mode: Mode = "group", **rl: float) -> RunConfig:
     stages = {"rl": {"questions": 4, "group": 2, "refill": 2, **rl}}
     return make_config({"method": {"name": "decor", "dynamic_sampling": mode}, "stages": stages}, "here")
 
@@ -237,3 +238,45 @@ def test_only_trained_slots_spend_the_budget() -> None:
     made = sampler(lambda e: Trajectory("t", TWO_HOPS, e.group, e.member, "decor", 0, threads=threads), config_of("off"))
     made._groups(0, 0, 1)
     assert made.sampled == 2 * (3 + 2)
+
+
+def test_every_round_of_every_step_plays_other_questions_as_training_at_the_stages_temperature() -> None:
+    made = sampler(lambda e: rollout(e, 0.5), config_of("group", refill=1, temperature=0.75))
+    asked: list[tuple[Sequence[Episode], Sampling, str]] = []
+    play = made.rollouts.collect
+
+    def collect(episodes: Sequence[Episode], sampling: Sampling, phase: str) -> list[Trajectory]:
+        asked.append((episodes, sampling, phase))
+        return play(episodes, sampling, phase)  # type: ignore[arg-type]
+
+    made.rollouts.collect = collect  # type: ignore[method-assign,assignment]
+    for step in (0, 1):
+        with pytest.raises(NothingLearnedError):
+            made.sample(step)
+    assert [(sampling, phase) for _, sampling, phase in asked] == [(Sampling(0.75, 1.0), "train")] * 4
+    assert len({frozenset(episode.question.id for episode in episodes) for episodes, _, _ in asked}) == 4
+    names = [{episode.group.partition(":")[0] for episode in episodes} for episodes, _, _ in asked]
+    assert names == [{"0.0"}, {"0.1"}, {"1.0"}, {"1.1"}]
+    assert all(sorted(episode.member for episode in episodes) == [0] * 4 + [1] * 4 for episodes, _, _ in asked)
+
+
+def test_rewards_of_another_objective_teach_nothing() -> None:
+    other = Stage("rl", "rl", "sft", (Objective("other", "shared", 1e-6, "group"),))
+    with pytest.raises(NothingLearnedError):
+        sampler(varied, config_of("group"), stage=other).sample(0)
+
+
+def test_examples_stay_where_only_some_rollouts_do() -> None:
+    rewards = (0.0, 0.4, 1.0, 0.6)
+    made = sampler(lambda e: rollout(e, rewards[e.member]), config_of("trajectory", group=4), Credit(examples=True))
+    batch, _ = made.sample(0)
+    assert (len(batch.groups), len(batch.examples)) == (4, 4)
+
+
+def test_rewards_are_shuffled_among_the_units_of_one_baseline() -> None:
+    units = [Unit(f"{b}{i}", (f"{b}{i}/a",), i + 10.0 * b, "decor", str(b)) for i in range(6) for b in range(3)]
+    found = shuffled(units, random.Random(1))
+    assert [replace(unit, reward=0.0) for unit in found] == [replace(unit, reward=0.0) for unit in units]
+    for b in range(3):
+        rewards = [unit.reward for unit in found if unit.baseline == str(b)]
+        assert sorted(rewards) == [i + 10.0 * b for i in range(6)] != rewards

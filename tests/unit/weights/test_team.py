@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,6 +43,38 @@ def test_slots_are_apart_and_the_frozen_one_is_the_base_as_it_was(lora: LoraConf
     assert said(team, "a slot of nobody") == answers[FROZEN]
 
 
+@pytest.mark.parametrize("lora", [LORA, None])
+@pytest.mark.parametrize("spoken", [{FROZEN}, {"a role of nobody"}, {FROZEN, "a role of nobody"}, set()])
+def test_who_is_not_trained_speaks_as_the_base_was_whoever_is_asked_first(lora: LoraConfig | None, spoken: set[str]) -> None:
+    casting = Casting(frozenset({"planner", *spoken}), ("planner",))
+    team = tiny_team(casting, lora=lora, scale=3.0)
+    before = canary(tiny_model(scale=3.0), TOKENIZER).logprobs
+    with torch.no_grad():
+        for _, parameter in team.trained("planner"):
+            parameter += 0.05
+    assert [said(team, slot) == before for slot in sorted(spoken)] == [True] * len(spoken)
+    assert said(team, "planner") != before
+    assert len(team.whole) == (1 if spoken and lora is None else 0)  # no copy that nobody needs
+
+
+def test_a_role_that_is_not_trained_here_speaks_as_the_stage_before_left_it(tmp_path: Path) -> None:
+    first = moved(tiny_team(BOTH, scale=3.0))
+    first.save(("planner", "answerer"), tmp_path)
+    second = assemble(tiny_model(scale=3.0), TOKENIZER, Casting(frozenset({"planner", "answerer"}), ("planner",)), start=tmp_path)
+    for slot in ("planner", "answerer"):
+        assert said(second, slot) == pytest.approx(said(first, slot), abs=1e-6)
+    assert [name for name, _ in second.trained("answerer")] == []
+
+
+def test_a_new_adapter_is_drawn_from_the_seed() -> None:
+    def drawn(**seed: int) -> dict[str, torch.Tensor]:
+        team = assemble(tiny_model(), TOKENIZER, BOTH, lora=LORA, **seed)
+        return {name: parameter for name, parameter in team.trained("planner") if "lora_A" in name}
+
+    plain, zero, one = drawn(), drawn(seed=0), drawn(seed=1)
+    assert all(torch.equal(tensor, zero[name]) and not torch.equal(tensor, one[name]) for name, tensor in plain.items())
+
+
 def test_adapters_need_no_second_model() -> None:
     team = tiny_team(BOTH, lora=LORA)
     assert len(team.whole) == 0
@@ -56,6 +89,38 @@ def test_trained_weights_are_those_of_the_casting(lora: LoraConfig | None) -> No
     assert not (names[0] & names[1] | names[0] & names[2] | names[1] & names[2])
     assert set.union(*names) == {name for name, parameter in team.named_parameters() if parameter.requires_grad}
     assert {"heads.critic.weight", "heads.critic.bias"} <= names[2]
+
+
+@pytest.mark.parametrize("slot", ["critic", "planner"])
+def test_what_is_said_of_a_token_is_of_the_state_that_it_is_drawn_in(slot: str) -> None:
+    """Of the third token: the two before it count, for a log-prob the token itself, and what follows or pads does not."""
+    team = tiny_team(BOTH, scale=3.0)
+    torch.manual_seed(1)
+    torch.nn.init.normal_(team.heads["critic"].weight)
+    place = {"row": torch.tensor([0]), "column": torch.tensor([2])}
+
+    def number(*ids: int) -> float:
+        told = team(slot, SimpleNamespace(ids=torch.tensor([ids]), **place))
+        return float(told if slot == "critic" else told[0])
+
+    whole = number(5, 6, 7, 8)
+    assert number(5, 6, 7, 9) == number(5, 6, 7, 0) == pytest.approx(whole, abs=1e-6)
+    assert (abs(number(5, 6, 9, 8) - whole) > 1e-3) == (slot != "critic")
+    assert abs(number(5, 9, 7, 8) - whole) > 1e-3
+    assert abs(number(9, 6, 7, 8) - whole) > 1e-3
+
+
+@pytest.mark.parametrize("lora", [LORA, None])
+def test_a_checkpoint_goes_before_what_a_stage_started_from(lora: LoraConfig | None, tmp_path: Path) -> None:
+    start, saved = tmp_path / "start", tmp_path / "saved"
+    team = moved(tiny_team(BOTH, lora=lora, scale=3.0))
+    team.save(("planner", "answerer"), start)
+    moved(team).save(("planner", "answerer", "critic"), saved)
+    again = assemble(tiny_model(scale=3.0), TOKENIZER, BOTH, start=start, saved=saved, lora=lora)
+    for slot in ("planner", "answerer"):
+        assert said(again, slot) == pytest.approx(said(team, slot), abs=1e-6)
+    assert torch.equal(again.heads["critic"].weight, team.heads["critic"].weight)
+    assert again.heads["critic"].weight.abs().min() > 0
 
 
 @pytest.mark.parametrize("lora", [LORA, None])

@@ -1,0 +1,39 @@
+"""Which tests are to notice a fault of which file: folders and modules under tests/, the nearest first. No slow ones."""
+
+from __future__ import annotations
+
+LEARNER = ("unit/learner/test_wiring.py", "unit/learner/test_update.py", "unit/learner/test_batch.py", "unit/learner")
+STAGES = ("unit/stages/test_trainer.py", "unit/stages/test_rl.py")
+
+# What faults are drawn from; the hand-written lists name two methods besides.
+COVERING: dict[str, tuple[str, ...]] = {
+    "credit.py": ("unit/test_credit.py", *LEARNER),
+    "reduction.py": ("unit/test_reduction.py", *LEARNER),
+    "losses.py": ("unit/test_losses.py", *LEARNER),
+    "learner/batch.py": LEARNER,
+    "learner/cut.py": LEARNER,
+    "learner/terms.py": LEARNER,
+    "learner/step.py": LEARNER,
+    "learner/learner.py": LEARNER,
+    "learner/optimizer.py": ("unit/learner/test_optimizer.py", *LEARNER),
+    "learner/backends.py": ("unit/learner/test_backends.py", *LEARNER, "unit/stages/test_rl.py"),
+    "weights/team.py": ("unit/weights", "unit/learner", "unit/stages/test_finished_team.py", "unit/stages/test_trainer.py"),
+    "stages/rl.py": STAGES,
+    "stages/sampling.py": ("unit/stages/test_sampling.py", *STAGES),
+    "stages/evaluate.py": ("unit/stages/test_evaluate.py",),
+    "stages/sft.py": ("unit/stages/test_sft.py",),
+    "rollout/env.py": ("unit/rollout/test_env.py", "unit/rollout/test_collect.py", "unit/rollout/test_render.py", "unit/methods"),
+    "rollout/collect.py": ("unit/rollout/test_collect.py", "unit/rollout/test_worker.py", "unit/rollout", "unit/methods"),
+    "rollout/scheduler.py": ("unit/rollout/test_play.py", "unit/rollout/test_scheduler.py", "unit/rollout"),
+    "rollout/worker.py": ("unit/rollout/test_worker.py", "unit/rollout/test_rollouts.py"),
+    "coordinator/leases.py": ("unit/coordinator", "unit/rollout/test_rollouts.py", "contract/test_coordinator.py"),
+    "coordinator/checks.py": ("unit/coordinator",),
+}
+METHODS: dict[str, tuple[str, ...]] = {
+    "methods/decor/method.py": ("unit/methods/test_decor.py",),
+    "methods/search_r1/method.py": ("unit/methods/test_search_r1.py",),
+}
+
+
+def covering(file: str) -> list[str]:
+    return [f"tests/{place}" for place in (COVERING | METHODS)[file]]

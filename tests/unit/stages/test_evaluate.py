@@ -1,0 +1,101 @@
+"""How a finished stage is evaluated: greedily, on the test questions, all of them, by the team that it ended with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import ScriptedJudge, TableRetriever
+
+from rolecast.config import RunConfig, make_config
+from rolecast.errors import RolecastError
+from rolecast.ports import Sampling
+from rolecast.rollout.collect import Collector, Episode
+from rolecast.stages import evaluate as evaluate_stage
+from rolecast.stages.evaluate import evaluate
+from rolecast.stages.run import Run, create
+from rolecast.types import Action, Gold, Question, Thread, Trajectory
+from tests.tiny import tiny_team
+
+SPLITS = {
+    split: [Question(f"{split}{i}", "Which band is it?", Gold(("The The",))) for i in range(12)] for split in ("train", "dev", "test")
+}
+
+
+@dataclass
+class Played:
+    """What `Collector.collect` was asked for; the first `right` answers are right, and `lost` episodes do not come back."""
+
+    right: int = 6
+    lost: int = 0
+    asked: list[tuple[list[tuple[str, int]], Sampling, str]] = field(default_factory=list)
+    speakers: list[Any] = field(default_factory=list)
+
+    def collect(
+        self, collector: Collector, episodes: Sequence[Episode], sampling: Sampling, phase: str, progress: Callable[[int], None]
+    ) -> list[Trajectory]:
+        self.asked.append(([(episode.group, episode.member) for episode in episodes], sampling, phase))
+        self.speakers.append(collector.engine)
+        done = []
+        for number, episode in enumerate(episodes[self.lost :]):
+            id = f"{episode.group}.{episode.member}"
+            said = Thread(id, "answerer", "shared", turns=[Action(f"{id}#0", (1,), (0.0,), "v", "", "stop")])
+            answer = "The The" if number < self.right else "no"
+            done.append(Trajectory(id, episode.question, episode.group, episode.member, "decor", 0, threads=[said], answer=answer))
+        return done
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Played:
+    found = Played()
+    team = tiny_team()
+    speakers = {slot: team.speaker(slot) for slot in ("shared", "frozen")}
+
+    def make_engine(config: Any, given: Any, *rest: Any) -> Any:
+        assert given is speakers
+        return "the engine of the finished team"
+
+    monkeypatch.setattr(Collector, "collect", lambda *arguments: found.collect(*arguments))
+    monkeypatch.setattr(evaluate_stage, "finished_team", lambda run, method, stage: (team, speakers))
+    monkeypatch.setattr(evaluate_stage, "make_engine", make_engine)
+    monkeypatch.setattr(evaluate_stage, "require_model", lambda run, stage: None)
+    monkeypatch.setattr(evaluate_stage, "prepare_torch", lambda config: None)
+    monkeypatch.setattr(evaluate_stage, "open_retriever", lambda run: TableRetriever())
+    monkeypatch.setattr(evaluate_stage, "open_judge", lambda: ScriptedJudge())
+    monkeypatch.setattr(evaluate_stage, "load_questions", lambda run, split: SPLITS[split])
+    return found
+
+
+def run_of(folder: Path, config: RunConfig | None = None) -> Run:
+    return create(folder / "run", config or RunConfig())
+
+
+def test_test_questions_are_played_greedily_and_as_evaluation_by_the_finished_team(tmp_path: Path, played: Played) -> None:
+    evaluate(run_of(tmp_path), "rl")
+    assert played.asked == [([(f"test:test{i}", 0) for i in range(12)], Sampling(0.0), "eval")]
+    assert played.speakers == ["the engine of the finished team"]
+
+
+def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, played: Played) -> None:
+    run = run_of(tmp_path, make_config({"eval": {"n": 10, "traces": 3}}, "here"))
+    folder = evaluate(run, "rl")
+    assert evaluate(run, "rl") == folder == run.evaluation("rl")
+    assert [len(episodes) for episodes, _, _ in played.asked] == [10]
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["em"], result["n"]) == (0.6, 10)
+    rows = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    assert rows[5] == {"id": "test5", "answer": "The The", "golds": ["The The"], "status": "ok", "searches": 0}
+    assert len(rows) == 10
+    assert len(json.loads((folder / "traces.json").read_text())) == 3
+
+
+def test_a_test_of_which_episodes_are_missing_is_an_error_and_not_a_score(tmp_path: Path, played: Played) -> None:
+    played.lost = 2
+    run = run_of(tmp_path)
+    with pytest.raises(RolecastError, match="evaluation of rl: of 12 episodes 2 are missing"):
+        evaluate(run, "rl")
+    assert not run.evaluation("rl").exists()
