@@ -39,6 +39,7 @@ def run_local(path: Path, config: RunConfig) -> None:
     output = _StepOutput(sys.stdout)
     try:
         with warnings.catch_warnings(), redirect_stdout(output):
+            warnings.filterwarnings("ignore", r"Task '.*': settings", UserWarning)  # display names, which a cluster shows
             warnings.filterwarnings(
                 "ignore", "You may be attemping", RuntimeWarning
             )  # images count on a cluster; here every step is a process
