@@ -79,8 +79,7 @@ def test_both_objectives_have_rates_and_numbers_of_their_own(run: Path) -> None:
         assert row["search/lr"] == 1e-3
         assert row["search/critic/lr"] == 3e-3
         assert row.get("answer/lr", 5e-4) == 5e-4
-        assert row["search/grad_norm"] >= 0  # 0 where every answer was wrong and the critic knows of nothing else yet
-    assert any(row["search/grad_norm"] > 0 for row in rows(run, "duet")[1:])
+        assert row["search/grad_norm"] > 0
     assert any(row.get("answer/grad_norm", 0) > 0 for row in rows(run, "duet"))
     assert any(row.get("answer/kl", 0) > 0 for row in rows(run, "duet"))
     assert any(row.get("grad_norm", 0) > 0 for row in rows(run, "solo"))

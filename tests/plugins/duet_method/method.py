@@ -79,8 +79,8 @@ class Duet(Method):
                 await self._tell(trajectory.states[action.id], env.probe(AGAIN), "again")
 
     async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
-        """`found` on each scout's action: the share of gold passages. `told` and `grounded` on each of the teller's: F1, and the share
-        of what it said, three letters at a time, that the documents have: there a model that knows nothing differs from itself too."""
+        """`found` on each scout's action: the share of gold passages. `told` on each of the teller's: F1. `grounded` on both: by it
+        replies of a model that is right in nothing differ too, so every step has something to learn."""
         t, gold = trajectory, trajectory.question.gold
         if not t.counts:
             return []
@@ -89,13 +89,15 @@ class Duet(Method):
             for action in thread.actions:
                 state: DuetState = t.states[action.id]
                 said = trim(action.text, self.roles["teller"].stop)
-                known, pieces = " ".join(state.documents), [said[i : i + 3] for i in range(len(said) - 2)]
-                grounded = sum(piece in known for piece in pieces) / max(1, len(pieces))
                 answer = (blocks(said, "answer") or {"answer": said})["answer"]
-                rewards += [Reward("told", action.id, token_f1(answer, gold.answers)), Reward("grounded", action.id, grounded)]
+                rewards.append(Reward("told", action.id, token_f1(answer, gold.answers)))
+                rewards.append(Reward("grounded", action.id, _grounded(said, state.documents)))
         for thread, passages in zip(t.threads_of("scout"), state.found.values(), strict=True):
+            [action] = thread.actions
             hits = {passage.id for passage in passages} & set(gold.passages)
-            rewards.append(Reward("found", thread.actions[0].id, len(hits) / max(1, len(gold.passages))))
+            said = trim(action.text, self.roles["scout"].stop)
+            rewards.append(Reward("found", action.id, len(hits) / max(1, len(gold.passages))))
+            rewards.append(Reward("grounded", action.id, _grounded(said, [passage.text for passage in passages])))
         return rewards
 
     def credit(self, group: Sequence[Trajectory]) -> list[Unit]:
@@ -109,11 +111,8 @@ class Duet(Method):
             for role, objective in (("scout", "search"), ("teller", "answer")):
                 for thread in t.threads_of(role):
                     [action] = thread.actions
-                    parts = (
-                        [earned["found", action.id], *second]
-                        if role == "scout"
-                        else [earned["told", action.id], earned["grounded", action.id]]
-                    )
+                    own = [earned["found", action.id], *second] if role == "scout" else [earned["told", action.id]]
+                    parts = [*own, earned["grounded", action.id]]
                     units.append(
                         Unit(thread.id, (action.id,), sum(part for part in parts if part is not None), objective, f"{t.group}:{role}",
                              thread.id, tag=role, group=t.group, rollout=t.id)
@@ -140,3 +139,9 @@ class Duet(Method):
             Stage("duet", "rl", "warmup", (search, answer)),
             Stage("solo", "rl", "duet", (answer,)),
         )
+
+
+def _grounded(said: str, documents: Sequence[str]) -> float:
+    """The share of what was said, three letters at a time, that the documents have."""
+    known, pieces = " ".join(documents), [said[i : i + 3] for i in range(len(said) - 2)]
+    return sum(piece in known for piece in pieces) / max(1, len(pieces))

@@ -63,11 +63,13 @@ def test_a_scout_earns_what_it_found_and_what_is_told_with_it(duet: Method, rend
         played(duet, renderer, 1, "Kel Dax", "no", "mentor", "employer")[0],
     ]
     units = {unit.id: unit for unit in duet.credit(group)}
-    earned = {id: unit.reward for id, unit in units.items() if unit.objective == "search"}
+    grounded = {reward.on: reward.value for t in group for reward in t.rewards if reward.name == "grounded"}
+    earned = {id: unit.reward - (grounded[unit.actions[0]] or 0) for id, unit in units.items() if unit.objective == "search"}
     assert earned == {
         "g.0/left/scout.0": 1.5, "g.0/right/scout.0": 1.0,  # the probe's answer is right, the episode's is not
         "g.1/left/scout.0": 0.5, "g.1/right/scout.0": 0.5,
     }  # fmt: skip
+    assert [grounded[f"g.{member}/right/scout.0#0"] for member in (0, 1)] == [0.0, pytest.approx(7 / 24)]  # those of " employer"
     tellers = [unit for unit in units.values() if unit.objective == "answer"]
     assert [unit.id for unit in tellers] == ["g.0/teller.0", "g.1/teller.0"]
     assert tellers[1].reward > 1 > tellers[0].reward
