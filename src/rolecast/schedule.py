@@ -68,9 +68,7 @@ def _check_objectives(stage: Stage) -> None:
     if both := set(stage.trained) & set(stage.critics):
         raise ValueError(f"stage {stage.name!r} has {sorted(both)[0]!r} as a policy and as a critic")
     for slot in (*stage.trained, *stage.critics):
-        rates = {o.lr for o in stage.objectives if o.slot == slot} | {
-            o.critic.lr for o in stage.objectives if o.critic and o.critic.slot == slot
-        }
+        rates = {objective.rates[slot] for objective in stage.objectives if slot in objective.rates}
         if len(rates) > 1:
             raise ValueError(f"stage {stage.name!r} trains {slot!r} at rates {', '.join(map(str, sorted(rates)))}: a slot has one")
 

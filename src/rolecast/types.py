@@ -302,6 +302,11 @@ class Objective:
     eps: float = 1e-6
     whiten: bool = False  # advantages to mean 0, deviation 1 over the action tokens of a batch
 
+    @property
+    def rates(self) -> dict[Slot, float]:
+        """The slots that it trains, its critic's too, each with its rate."""
+        return {self.slot: self.lr, **({self.critic.slot: self.critic.lr} if self.critic else {})}
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.weed import free_ports
+from tests.torchrun import results_of
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("sharded.py")
-REPOSITORY = SCRIPT.parents[2]
 
 
 def train(folder: Path, ranks: int, name: str, zero: int, optimizer: str, weights: str = "full") -> dict[str, Any]:
-    out = folder / f"{name}-{zero}-{optimizer}-{weights}-{ranks}.pt"
-    launcher = [sys.executable]
-    if ranks > 1:
-        launcher = [str(Path(sys.executable).with_name("torchrun")), f"--nproc-per-node={ranks}", f"--master-port={free_ports(1)[0]}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [*launcher, str(SCRIPT), str(out), name, str(zero), optimizer, weights],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    result: dict[str, Any] = torch.load(out)
-    return result
+    return results_of(SCRIPT, ranks, folder / f"{name}-{zero}-{optimizer}-{weights}-{ranks}.pt", name, str(zero), optimizer, weights)
 
 
 def largest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.weed import free_ports
+from tests.torchrun import results_of
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("sharded_slots.py")
-REPOSITORY = SCRIPT.parents[2]
 
 
 def train(folder: Path, ranks: int, name: str, zero: int, slots: str) -> dict[str, Any]:
-    out = folder / f"{name}-{zero}-{slots}-{ranks}.pt"
-    launcher = [sys.executable]
-    if ranks > 1:
-        launcher = [str(Path(sys.executable).with_name("torchrun")), f"--nproc-per-node={ranks}", f"--master-port={free_ports(1)[0]}"]
-    done = subprocess.run(
-        [*launcher, str(SCRIPT), str(out), name, str(zero), slots],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    result: dict[str, Any] = torch.load(out)
-    return result
+    return results_of(SCRIPT, ranks, folder / f"{name}-{zero}-{slots}-{ranks}.pt", name, str(zero), slots)
 
 
 def largest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:

@@ -162,13 +162,7 @@ class Learner:
         """The optimizer step of every slot that has rows; the others do not move. A schedule goes on with or without."""
         of_slot = {of.objective.slot: tallies[of.objective.name] for of, _ in parts}
         critic_of = {of.objective.critic.slot: tallies[of.objective.name] for of, _ in parts if of.objective.critic}
-        rows = {
-            slot
-            for of, minibatch in parts
-            if minibatch
-            for slot in (of.objective.slot, of.objective.critic and of.objective.critic.slot)
-            if slot
-        }
+        rows = {slot for of, minibatch in parts if minibatch for slot in of.objective.rates}
         numbers = {slot: self.updates.get(slot, 0) for slot in sorted(rows)}
         for slot, norm in (self.backend.step(numbers) if moved else {}).items():
             tally, prefix = (of_slot[slot], "") if slot in of_slot else (critic_of[slot], "critic/")
@@ -196,7 +190,7 @@ class Learner:
     @property
     def slots(self) -> list[Slot]:
         """Everything that is trained, critics included."""
-        return sorted({o.slot for o in self.objectives} | {o.critic.slot for o in self.objectives if o.critic})
+        return sorted({slot for o in self.objectives for slot in o.rates})
 
     def weights(self) -> Weights:
         """Trained weights by their names in the team, whole, on every rank: its own tensors may be shards."""
@@ -236,11 +230,10 @@ def make_learner(
     max_tokens: int = 8192, ranks: Ranks = ALONE, backend: BackendConfig = PLAIN, optimizers: Mapping[Slot, OptimizerConfig] | None = None,
 ) -> Learner:  # fmt: skip
     """`steps`: that the stage will take at most. `optimizers`: of slots that have another one than `optimizer`."""
-    of_slot = {**dict.fromkeys([o.slot for o in objectives]), **{o.critic.slot: None for o in objectives if o.critic}}
     trainings: dict[Slot, Training] = {}
-    for slot in sorted(of_slot):
-        here = [o for o in objectives if slot in (o.slot, o.critic and o.critic.slot)]
-        rates = {o.lr for o in here if o.slot == slot} | {o.critic.lr for o in here if o.critic and o.critic.slot == slot}
+    for slot in sorted({slot for o in objectives for slot in o.rates}):
+        here = [o for o in objectives if slot in o.rates]
+        rates = {o.rates[slot] for o in here}
         if len(rates) > 1:
             raise ValueError(f"slot {slot} has rates {sorted(rates)} in {', '.join(o.name for o in here)}: a slot has one")
         updates = steps * max(o.epochs * o.minibatches for o in here)

@@ -95,6 +95,11 @@ class Method(ABC):
             raise InputError(f"method {cls.name} has no preset {name!r}; it has {', '.join(cls.presets)}")
         return files(cls.package).joinpath("presets", f"{name or cls.presets[0]}.yaml")
 
+    @property
+    def spoken(self) -> frozenset[Slot]:
+        """The slots that its roles speak with."""
+        return frozenset(role.slot for role in self.roles.values())
+
     def in_stage(self, stage: Stage, lengths: Mapping[str, int] | None = None) -> Self:
         """The method with the slots that its roles speak with in this stage, and `lengths`: other limits of tokens for some roles."""
         limits = lengths or {}

@@ -7,7 +7,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from transformers import PreTrainedModel
 
 from rolecast.config import RunConfig, read_json_config
@@ -21,11 +20,17 @@ from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find
 from rolecast.store.uri import open_store
-from rolecast.types import Slot, Stage
-from rolecast.weights.models import read_model, read_tokenizer
+from rolecast.types import Stage
+from rolecast.weights.adapters import is_adapter
+from rolecast.weights.models import DTYPES, read_model, read_tokenizer
 from rolecast.weights.team import FROZEN, Casting, Team, assemble, slots_in
 from rolecast.weights.versions import base_of, check_version
 from rolecast.wire.coordinator import RunInfo
+
+
+def handshake_of(config: RunConfig, method: Method, renderer: Renderer) -> Handshake:
+    """What learner and worker must agree on, as either computes it."""
+    return Handshake(release(config.method), config.fingerprint, renderer.fingerprint(), method.prompts_fingerprint())
 
 
 @dataclass(slots=True)
@@ -61,8 +66,7 @@ class RemoteTeam:
     @property
     def handshake(self) -> Handshake:
         assert self._renderer is not None, "load a version first"
-        c = self.config
-        return Handshake(release(c.method), c.fingerprint, self._renderer.fingerprint(), self.method.prompts_fingerprint())
+        return handshake_of(self.config, self.method, self._renderer)
 
     def load(self, version: TeamVersion) -> None:
         if version == self._loaded:
@@ -78,7 +82,7 @@ class RemoteTeam:
         self._renderer = Renderer(tokenizer, self.method.tags)
         if self._collector is None:
             c = self.config
-            speakers = {slot: self._team.speaker(slot) for slot in self._spoken}
+            speakers = {slot: self._team.speaker(slot) for slot in self.method.spoken}
             engine = make_engine(c.engine, speakers, self._renderer, c.model.max_context, version.name, c.lockstep)
             self._collector = Collector(
                 self.method, engine, self.retriever, self.judge, self._renderer, c.seed, c.model.max_context, c.engine.in_flight
@@ -88,16 +92,12 @@ class RemoteTeam:
             shutil.rmtree(self.work / before.artifact, ignore_errors=True)
         self._loaded = version
 
-    @property
-    def _spoken(self) -> frozenset[Slot]:
-        return frozenset(role.slot for role in self.method.roles.values())
-
     def _assemble(self, folder: Path) -> Team:
         """Over the base that the version names. Whole models that leave no role to the base need none."""
         slots = slots_in(folder)
-        whole = not any((folder / "slots" / slot / "adapter_config.json").is_file() for slot in slots)
-        casting = Casting(self._spoken, trained=tuple(slots) if whole else (), frozen=FROZEN in self._spoken)
-        if whole and self._spoken <= set(slots):
+        whole = not any(is_adapter(folder / "slots" / slot) for slot in slots)
+        casting = Casting(self.method.spoken, trained=tuple(slots) if whole else (), frozen=FROZEN in self.method.spoken)
+        if whole and self.method.spoken <= set(slots):
             team = assemble(self._read(folder / "slots" / slots[0]), read_tokenizer(folder), casting, saved=folder)
         else:
             key = base_of(folder)
@@ -107,4 +107,4 @@ class RemoteTeam:
         return team
 
     def _read(self, folder: Path) -> PreTrainedModel:
-        return read_model(folder, torch.float32 if self.config.model.dtype == "float32" else torch.bfloat16, device())
+        return read_model(folder, DTYPES[self.config.model.dtype], device())

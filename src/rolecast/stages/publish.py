@@ -9,23 +9,20 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
-from rolecast.config import RunConfig
 from rolecast.coordinator.checks import Rules
-from rolecast.coordinator.leases import Handshake
 from rolecast.coordinator.process import Child, Served, child_coordinator
 from rolecast.errors import InputError
 from rolecast.methods.base import Method
-from rolecast.methods.registry import release
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.factory import make_engine
+from rolecast.rollout.remote import handshake_of
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.rollouts import Rollouts, local_rollouts
 from rolecast.stages.run import Run
-from rolecast.stages.team import casting_of, first_model, open_judge, open_retriever, training_team
+from rolecast.stages.team import first_model, open_judge, open_retriever, training_team
 from rolecast.store.artifact import writing
-from rolecast.types import Slot, Stage, Version
+from rolecast.types import Stage, Version
 from rolecast.weights.models import CPU
 from rolecast.weights.team import Team, Weights
 from rolecast.weights.versions import KIND, write_version
@@ -51,7 +48,7 @@ def open_publisher(run: Run, method: Method, stage: Stage, team: Team) -> Iterat
         raise InputError("rollouts=workers needs a run in a store that workers reach; give the run as s3://bucket/prefix/NAME")
     if not stage.start:
         _publish_base(run)
-    with child_coordinator(served(run, stage), handshake(run.config, method, team.tokenizer), rules(method, team)) as child:
+    with child_coordinator(served(run, stage), handshake_of(run.config, method, Renderer(team.tokenizer)), rules(method, team)) as child:
         yield _Remote(run, stage, Rollouts(method, child.control), child, team, training_team(run, method, stage, None, CPU))
 
 
@@ -63,10 +60,6 @@ def _publish_base(run: Run) -> None:
             model.save_pretrained(partial)
             tokenizer.save_pretrained(partial)
     run.publish(run.base)
-
-
-def handshake(config: RunConfig, method: Method, tokenizer: PreTrainedTokenizerBase) -> Handshake:
-    return Handshake(release(config.method), config.fingerprint, Renderer(tokenizer).fingerprint(), method.prompts_fingerprint())
 
 
 def served(run: Run, stage: Stage) -> Served:
@@ -95,11 +88,11 @@ class _Local:
         c = run.config
         shared = c.learner.name == "plain" or c.learner.zero < 3  # sharded parameters cannot sample by themselves
         sampled = team if shared else training_team(run, method, stage, None)
-        speakers = {slot: sampled.speaker(slot) for slot in casting_of(method, stage).spoken}
+        speakers = {slot: sampled.speaker(slot) for slot in method.spoken}
         renderer = Renderer(team.tokenizer, method.tags)
         engine = make_engine(c.engine, speakers, renderer, c.model.max_context, lockstep=c.lockstep)
         collector = Collector(method, engine, open_retriever(run), open_judge(), renderer, c.seed, c.model.max_context, c.engine.in_flight)
-        return cls(run, local_rollouts(collector, c.name, handshake(c, method, team.tokenizer)), sampled, shared)
+        return cls(run, local_rollouts(collector, c.name, handshake_of(c, method, renderer)), sampled, shared)
 
     def publish(self, step: int, weights: Weights, rollback: int = 0) -> None:
         if not self.shared:
@@ -121,19 +114,15 @@ class _Remote:
     def publish(self, step: int, weights: Weights, rollback: int = 0) -> None:
         assert self.run.store is not None
         base = self.run.key(self.run.model(self.stage.start) if self.stage.start else self.run.base)
-        spoken = self._spoken()
-        adapters = {slot: slot if self.team.place[slot] == "adapter" else None for slot in spoken}
+        slots = self.stage.trained  # what workers need of what is trained: not the critics
+        adapters = {slot: slot if self.team.place[slot] == "adapter" else None for slot in slots}
         named = Version(self.run.config.name, self.child.attempt, step, base, adapters, rollback)
         key = f"versions/{self.stage.name}/{self.child.attempt:04d}.{step:06d}" + (f".r{rollback}" if rollback else "")
         folder = self.run.path / key
         with writing(folder, KIND, {"version": str(named)}) as partial:
-            write_version(self.team, spoken, named, weights, partial, self.mirror)
+            write_version(self.team, slots, named, weights, partial, self.mirror)
         self.run.publish(folder)
         self.rollouts.publish(named, key)
         shutil.rmtree(folder)
         for old in self.run.store.artifacts(f"versions/{self.stage.name}")[:-KEPT]:
             self.run.store.delete(old)
-
-    def _spoken(self) -> list[Slot]:
-        """What workers need of what is trained: not the critics."""
-        return list(self.stage.trained)

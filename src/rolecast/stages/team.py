@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from rolecast.config import ModelConfig, RunConfig
+from rolecast.config import RunConfig
 from rolecast.data.records import read_questions
 from rolecast.devices import device
 from rolecast.errors import InputError
@@ -28,7 +28,7 @@ from rolecast.store.artifact import verify
 from rolecast.types import Question, Slot, Stage
 from rolecast.weights.adapters import is_adapter, merge
 from rolecast.weights.canary import canary, differs
-from rolecast.weights.models import CPU, check_model, read_model, read_tokenizer
+from rolecast.weights.models import CPU, DTYPES, check_model, read_model, read_tokenizer
 from rolecast.weights.team import BASE, FROZEN, Casting, Team, assemble, slots_in
 from rolecast.world.tokenizer import demo_tokenizer
 
@@ -52,16 +52,12 @@ def prepare_torch(config: RunConfig) -> None:
     torch.use_deterministic_algorithms(config.lockstep, warn_only=on_gpu or not config.lockstep)
 
 
-def dtype_of(config: ModelConfig) -> torch.dtype:
-    return torch.float32 if config.dtype == "float32" else torch.bfloat16
-
-
 def first_model(config: RunConfig, place: torch.device) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model that the run starts from: a directory, or one from scratch."""
     if config.model.path is not None:
         path = Path(config.model.path)
         check_model(path)
-        model, tokenizer = read_model(path, dtype_of(config.model), place), read_tokenizer(path)
+        model, tokenizer = read_model(path, DTYPES[config.model.dtype], place), read_tokenizer(path)
         if place != CPU or device() == CPU:  # else it is read and not run
             check_model_agrees(model, Renderer(tokenizer), config.model.max_context)
         return model, tokenizer
@@ -77,7 +73,7 @@ def first_model(config: RunConfig, place: torch.device) -> tuple[PreTrainedModel
             eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         )
     )  # fmt: skip
-    return scratched.to(place, dtype_of(config.model)), tokenizer
+    return scratched.to(place, DTYPES[config.model.dtype]), tokenizer
 
 
 def start_of(run: Run, stage: Stage, place: torch.device) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Path | None]:
@@ -86,12 +82,12 @@ def start_of(run: Run, stage: Stage, place: torch.device) -> tuple[PreTrainedMod
         return *first_model(run.config, place), None
     folder = run.model(stage.start)
     check_model(folder)
-    return read_model(folder, dtype_of(run.config.model), place), read_tokenizer(folder), folder
+    return read_model(folder, DTYPES[run.config.model.dtype], place), read_tokenizer(folder), folder
 
 
 def casting_of(method: Method, stage: Stage, training: bool = True) -> Casting:
     """What the stage's team consists of; without `training` only what its roles speak with. `method`: as it is in the stage."""
-    spoken = frozenset(role.slot for role in method.roles.values())
+    spoken = method.spoken
     if not training:
         return Casting(spoken)
     anchored = any(objective.kl is not None for objective in stage.objectives)
@@ -110,7 +106,7 @@ def finished_team(run: Run, method: Method, stage: Stage) -> tuple[Team, Speaker
     require_model(run, stage.name)
     folder = run.model(stage.name)
     casting = casting_of(method, stage, training=False)
-    team = assemble(read_model(folder, dtype_of(run.config.model), device()), read_tokenizer(folder), casting, start=folder)
+    team = assemble(read_model(folder, DTYPES[run.config.model.dtype], device()), read_tokenizer(folder), casting, start=folder)
     speakers: dict[Slot, Callable[[], PreTrainedModel]] = {slot: team.speaker(slot) for slot in casting.spoken}
     if FROZEN in casting.spoken and stage.kind == "rl" and stage.merges:
         if stage.start:

@@ -102,9 +102,13 @@ class Team(nn.Module):
     def _is_of(self, name: str, slot: Slot) -> bool:
         if name.startswith(f"heads.{slot}."):
             return True
-        if self.place[slot] == "adapter":
-            return name.startswith("base.") and of_adapter(name, slot)
-        return name.startswith(f"whole.{slot}." if self.place[slot] == "whole" else "base.")
+        if self.place[slot] == "adapter" and not of_adapter(name, slot):
+            return False
+        return name.startswith(self._prefix(slot))
+
+    def _prefix(self, slot: Slot) -> str:
+        """What stands before the names that the slot's own model gives its weights."""
+        return f"whole.{slot}." if self.place[slot] == "whole" else "base."
 
     def save(self, slots: Collection[Slot], folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
         """Writes each slot to `folder/slots/SLOT`: a Hugging Face model, or an adapter in peft's form; a critic's head beside it.
@@ -113,15 +117,10 @@ class Team(nn.Module):
         """
         weights = self.state_dict() if weights is None else weights
         for slot in slots:
-            place = folder / "slots" / slot
-            if self.place[slot] == "adapter":
-                inner = {
-                    name.removeprefix("base."): t for name, t in weights.items() if name.startswith("base.") and of_adapter(name, slot)
-                }
-            else:
-                prefix = f"whole.{slot}." if self.place[slot] == "whole" else "base."
-                inner = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
-            head = {n.removeprefix(f"heads.{slot}."): t for n, t in weights.items() if n.startswith(f"heads.{slot}.")}
+            place, prefix, ahead = folder / "slots" / slot, self._prefix(slot), f"heads.{slot}."
+            own = {name: tensor for name, tensor in weights.items() if self._is_of(name, slot)}
+            inner = {name.removeprefix(prefix): tensor for name, tensor in own.items() if name.startswith(prefix)}
+            head = {name.removeprefix(ahead): tensor for name, tensor in own.items() if name.startswith(ahead)}
             require_finite({**inner, **head}, f"slot {slot}")
             if self.place[slot] == "adapter":
                 save_adapter(self.base, inner, place, slot)
@@ -144,11 +143,9 @@ class Team(nn.Module):
         found: Weights = {}
         for slot in slots:
             place = folder / "slots" / slot
-            if self.place[slot] == "adapter":
-                found |= {f"base.{name}": tensor for name, tensor in adapter_weights(place, slot).items()}
-            else:
-                prefix = f"whole.{slot}." if self.place[slot] == "whole" else "base."
-                found |= {prefix + name: tensor for name, tensor in read_model(place, self.base.dtype, CPU).state_dict().items()}
+            adapter = self.place[slot] == "adapter"
+            inner = adapter_weights(place, slot) if adapter else read_model(place, self.base.dtype, CPU).state_dict()
+            found |= {self._prefix(slot) + name: tensor for name, tensor in inner.items()}
             if slot in self.heads:
                 found |= {f"heads.{slot}.{name}": tensor for name, tensor in load_file(place / HEAD).items()}
         return found

@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -39,8 +40,8 @@ def write_version(team: Team, slots: Collection[Slot], version: Version, weights
     (folder / "team.json").write_text(json.dumps(told))
 
 
-def read_version(folder: Path) -> dict[str, object]:
-    told: dict[str, object] = json.loads((folder / "team.json").read_text())
+def read_version(folder: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((folder / "team.json").read_text())
     return told
 
 
@@ -51,7 +52,7 @@ def base_of(folder: Path) -> str:
 
 def check_version(team: Team, tokenizer: PreTrainedTokenizerBase, name: str, folder: Path) -> None:
     """Raises `CanaryError` unless every slot that was loaded is the published one."""
-    told = json.loads((folder / "team.json").read_text())
+    told = read_version(folder)
     if told["name"] != name:
         raise CanaryError(f"{folder} holds version {told['name']}, not {name}")
     for slot, numbers in told["canaries"].items():
