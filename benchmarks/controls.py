@@ -24,7 +24,7 @@ from typing import Any
 from rolecast.config import RunConfig, load_config
 from rolecast.methods.decor import Decor
 from rolecast.stages.evaluate import evaluate
-from rolecast.stages.index import index
+from rolecast.stages.inputs import inputs
 from rolecast.stages.run import Run, create, seconds
 from rolecast.stages.train import train
 from rolecast.stages.world import world
@@ -38,7 +38,7 @@ def prepared(path: Path, config: RunConfig, sft_of: Run | None = None) -> Run:
     """The run, with the SFT model of another one if given."""
     run = create(path, config)
     world(run)
-    index(run)
+    inputs(run)
     if sft_of is not None and not run.stage("sft").exists():
         shutil.copytree(sft_of.stage("sft"), run.stage("sft"))
     return run

@@ -5,7 +5,6 @@ Each part is defined beside what it configures where that part has a module of i
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,9 @@ from pydantic import (
     model_validator,
 )
 
+from rolecast import identity
 from rolecast.errors import InputError
+from rolecast.identity import HOW, SEGMENT, SHAPE
 from rolecast.learner.settings import BackendConfig, OptimizerConfig
 from rolecast.methods import registry
 from rolecast.methods.base import Method, MethodConfig
@@ -97,28 +98,51 @@ class DataConfig(Closed):
 
 
 class RetrieverConfig(Closed):
-    kind: Literal["bm25", "dense", "hybrid"] = "bm25"
+    """What a run searches. It builds an index over its own corpus, unless `index` is the address of one that was built before:
+    a folder, or s3://bucket/prefix/key. `url`: a service that serves the index, instead of opening it here.
+
+    `kind` external: a service that speaks the wire and cannot say what it serves; the run then has no index of its own.
+    """
+
+    kind: Literal["bm25", "dense", "hybrid", "external"] = "bm25"
     encoder: str = "minilm"  # "minilm": the packaged all-MiniLM-L6-v2; else a sentence-transformers directory
+    index: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # the address: what lies there is held to its digest
+    url: str | None = Field(None, min_length=1, json_schema_extra=HOW)
+    patience: float = Field(120.0, ge=0, json_schema_extra=HOW)  # seconds that a search waits for a service that is away
+
+
+class JudgeConfig(Closed):
+    """Who scores. `model`: "lexical", the rules of this package, or the name of the model that the judge service asks.
+
+    `url`: the service; the lexical judge needs none.
+    """
+
+    model: str = Field("lexical", min_length=1)
+    url: str | None = Field(None, min_length=1, json_schema_extra=HOW)
+    patience: float = Field(240.0, ge=0, json_schema_extra=HOW)  # seconds before an action stays unscored
 
 
 class EngineConfig(Closed):
     name: Literal["transformers"] = "transformers"
-    max_batch: int = Field(128, ge=1)  # rows in flight
-    in_flight: int = Field(256, ge=1)  # episodes in flight
+    max_batch: int = Field(128, ge=1, json_schema_extra=SHAPE)  # rows in flight
+    in_flight: int = Field(256, ge=1, json_schema_extra=SHAPE)  # episodes in flight
 
 
 class StageConfig(Closed):
     """What every stage of training has. `optimizers`: of slots that have another one than the rest. `lengths`: tokens of a reply, for
     roles that have another limit in this stage, and with its model ever after.
+
+    `model`: the address of this stage's model as another run trained it, which is taken instead of training.
     """
 
-    steps: int = Field(200, ge=0)
+    steps: int = Field(200, ge=0, json_schema_extra=SEGMENT)
+    model: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # the address: what lies there is held to its digest
     optimizer: OptimizerConfig = OptimizerConfig()
     optimizers: dict[str, OptimizerConfig] = {}
     lengths: dict[str, Annotated[int, Field(ge=1)]] = {}
-    max_tokens: int = Field(8192, ge=64)  # padded tokens of a micro-batch
-    checkpoint_every: int = Field(10, ge=1)
-    keep: int = Field(2, ge=1)
+    max_tokens: int = Field(8192, ge=64, json_schema_extra=SHAPE)  # padded tokens of a micro-batch
+    checkpoint_every: int = Field(10, ge=1, json_schema_extra=HOW)
+    keep: int = Field(2, ge=1, json_schema_extra=HOW)
 
 
 class SftConfig(StageConfig):
@@ -127,13 +151,13 @@ class SftConfig(StageConfig):
     `drills`: how many of the steps, the first ones, are drills instead of turns; for models from scratch.
     """
 
-    steps: int = Field(1000, ge=0)
+    steps: int = Field(1000, ge=0, json_schema_extra=SEGMENT)
     batch: int = Field(16, ge=1)
     lr: float = Field(2e-3, gt=0)
     errors: TeacherErrors = TeacherErrors()
     mix: dict[str, Share] = {}
     drills: int = Field(0, ge=0)
-    checkpoint_every: int = Field(250, ge=1)
+    checkpoint_every: int = Field(250, ge=1, json_schema_extra=HOW)
 
 
 class GuardConfig(Closed):
@@ -150,22 +174,22 @@ class RlConfig(StageConfig):
     `kl`: the coefficient of every objective's KL term, in place of the method's. `idle_steps`: so many steps in a row from which nothing could be learned end the stage.
     """
 
-    questions: int = Field(8, ge=1)
+    questions: int = Field(8, ge=1, json_schema_extra=SEGMENT)
     group: int = Field(8, ge=1)
     temperature: float = Field(1.0, gt=0)
     top_p: float = Field(1.0, gt=0, le=1)
-    refill: int = Field(1, ge=0)
+    refill: int = Field(1, ge=0, json_schema_extra=SEGMENT)
     ratio_gate: float | None = Field(None, gt=0)  # bound of the mean |ratio - 1| on fresh tokens; by default what the dtype explains
-    idle_steps: int = Field(3, ge=1)
+    idle_steps: int = Field(3, ge=1, json_schema_extra=SEGMENT)
     kl: float | None = Field(None, ge=0)
     shuffle_rewards: bool = False  # a control: rewards permuted inside groups
     eval_every: int = Field(10, ge=1)
     dev: int = Field(120, ge=1)  # questions of an in-loop evaluation
-    lease_seconds: float = Field(60.0, gt=0)  # a worker that is silent for so long loses its groups to another one
-    lease_tries: int = Field(3, ge=1)  # leases of a group before it is abandoned
+    lease_seconds: float = Field(60.0, gt=0, json_schema_extra=HOW)  # a worker that is silent for so long loses its groups to another one
+    lease_tries: int = Field(3, ge=1, json_schema_extra=HOW)  # leases of a group before it is abandoned
     guard: GuardConfig = GuardConfig()
-    traces: int = Field(2, ge=0)  # episodes kept for the report at every evaluation
-    record: bool = False  # keep every step's trajectories with their rewards, one artifact a step
+    traces: int = Field(2, ge=0, json_schema_extra=HOW)  # episodes kept for the report at every evaluation
+    record: bool = Field(False, json_schema_extra=HOW)  # keep every step's trajectories with their rewards, one artifact a step
 
     @field_validator("top_p")
     @classmethod
@@ -188,14 +212,15 @@ class RunConfig(Closed):
     name: str = "run"
     seed: int = Field(0, ge=-(2**63), lt=2**63)
     lockstep: bool = False
-    threads: int | None = Field(None, ge=1, le=4096)  # torch threads; None leaves the default
+    threads: int | None = Field(None, ge=1, le=4096, json_schema_extra=SHAPE)  # torch threads; None leaves the default
     method: SerializeAsAny[MethodConfig] = Field(default_factory=registry.default_config)
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     retriever: RetrieverConfig = RetrieverConfig()
+    judge: JudgeConfig = JudgeConfig()
     engine: EngineConfig = EngineConfig()
-    learner: BackendConfig = BackendConfig()
-    rollouts: Literal["local", "workers"] = "local"  # in the learner's process, or by rollout services
+    learner: BackendConfig = Field(BackendConfig(), json_schema_extra=SHAPE)
+    rollouts: Literal["local", "workers"] = Field("local", json_schema_extra=SHAPE)  # in the learner's process, or by rollout services
     stages: dict[str, SerializeAsAny[StageConfig]] = Field({}, validate_default=True)  # by their names in the method's schedule
     eval: EvalConfig = EvalConfig()
 
@@ -261,7 +286,8 @@ class RunConfig(Closed):
 
     @property
     def fingerprint(self) -> str:
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
+        """Of what is computed: addresses, patience, workers and devices do not count."""
+        return identity.digest(self)
 
 
 def _plain(settings: Any) -> Any:

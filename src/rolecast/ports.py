@@ -5,10 +5,10 @@ Batch first: an adapter may be remote, so a port never takes one item where it c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -67,8 +67,24 @@ class Engine(Protocol):
         ...
 
 
+EXTERNAL: Final = "external"  # the kind of a retriever that cannot say what it serves
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInfo:
+    """What a retriever serves: which ranker, over the index whose manifest has this `digest`. `str` is what two sides compare."""
+
+    kind: str
+    digest: str = ""  # empty for an external one
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.digest}".rstrip()
+
+
 class Retriever(Protocol):
     """Ranks passages. Results keep the order of the queries; best first; fewer than `k` when there are no more hits."""
+
+    async def info(self) -> IndexInfo: ...
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]: ...
 
@@ -85,7 +101,22 @@ class Verdict:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class JudgeInfo:
+    """Who judges: a model's name, or "lexical"; `prompts`: a digest of the prompt of every kind, none where no model is asked."""
+
+    model: str
+    prompts: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, kinds: Collection[str]) -> str:
+        """What two sides compare that ask for these kinds."""
+        versions = [f"{kind}:{self.prompts[kind]}" for kind in sorted(kinds) if kind in self.prompts]
+        return " ".join([self.model, *versions])
+
+
 class Judge(Protocol):
+    async def info(self) -> JudgeInfo: ...
+
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict: ...
 
 

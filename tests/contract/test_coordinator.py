@@ -31,7 +31,7 @@ from rolecast.wire import coordinator as wire
 
 KEY = "a key of this release"
 CONFIG = '{"name": "x", "judge": "a private address"}'
-HELLO = Handshake("0.1", "config", "renderer", "prompts")
+HELLO = Handshake("0.1", "config", "bm25 1", "lexical", "renderer", "prompts")
 RULES = Rules("decor", {"planner": "shared"}, vocabulary=10)
 VERSION = TeamVersion("run/1.1", "versions/1")
 GOLD = Gold(("Tik Tok",), (Hop("A", "mentor", "Tik Tok", "The mentor of A is Tik Tok.", "p1", "mentor of A"),), ("p1",))

@@ -24,7 +24,7 @@ from rolecast.store.local import LocalStore
 from rolecast.types import Gold, Question
 from tests.weed import free_ports
 
-HELLO = Handshake("0.1", "config", "renderer", "prompts")
+HELLO = Handshake("0.1", "config", "bm25 1", "lexical", "renderer", "prompts")
 RULES = Rules("decor", {"planner": "shared"}, 10)
 RL = RunConfig().schedule[-1]
 KEY = "a secret of this release"

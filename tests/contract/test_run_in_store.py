@@ -52,7 +52,7 @@ def test_a_run_is_created_once_and_opened_by_its_address(location: str) -> None:
     create(location, CONFIG)
     create(location, CONFIG)
     assert open_run(location).config == CONFIG
-    with pytest.raises(InputError, match=r"holds a run with another config \(differs in seed\)"):
+    with pytest.raises(InputError, match=r"holds a run with another config \(differs in seed from 0 to 1\)"):
         create(location, RunConfig(name="here", seed=1))
     with pytest.raises(InputError, match="is not a run"):
         open_run(f"{location}-other")

@@ -21,7 +21,7 @@ from rolecast.errors import RolecastError
 from rolecast.methods.registry import make_method
 from rolecast.retriever.index import LocalRetriever
 from rolecast.rollout.render import Renderer
-from rolecast.stages.index import index
+from rolecast.stages.inputs import inputs
 from rolecast.stages.run import Run, create
 from rolecast.stages.train import train
 from rolecast.stages.world import world
@@ -119,7 +119,7 @@ def rows_of(run: Run, stage: str) -> list[dict[str, Any]]:
 def test_a_run_over_processes_survives_the_loss_of_each(cluster: Cluster, model: Path, tmp_path: Path) -> None:
     run = create(cluster.run, config_of(model))
     world(run)
-    index(run)
+    inputs(run)
     assert cluster.learner("sft").wait(300) == 0
     assert run.store is not None
     assert run.store.committed("sft/model")

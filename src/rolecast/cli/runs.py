@@ -21,7 +21,7 @@ def opened(path: str, config: Path | None, overrides: list[str] | None, stage: s
     from rolecast.config import load_config
     from rolecast.errors import InputError
     from rolecast.schedule import find
-    from rolecast.stages.index import index
+    from rolecast.stages.inputs import inputs
 
     if overrides and config is None:
         raise InputError("--set changes a config file: give --config too")
@@ -29,9 +29,9 @@ def opened(path: str, config: Path | None, overrides: list[str] | None, stage: s
     if stage is not None:
         find(read.schedule, stage)  # before anything is made for it
     if config is not None:
-        return prepare(path, read, index)
+        return prepare(path, read, inputs)
     run = open_run(path)
-    index(run)
+    inputs(run)
     return run
 
 
@@ -46,7 +46,7 @@ def create_run(
 ) -> None:
     """Make a run with its world and index, for jobs to train."""
     made = opened(run, config, overrides)
-    print(made.location or made.path)
+    print(made.place)
 
 
 def train(

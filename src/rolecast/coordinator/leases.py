@@ -12,7 +12,7 @@ import secrets
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from typing import Literal
 
@@ -45,6 +45,8 @@ class Handshake:
 
     package: str  # version of rolecast, and of the plugin that the method comes from
     config: str  # fingerprint of the run's config
+    index: str  # what is searched
+    judge: str  # who scores, with which prompts
     renderer: str  # hash of vocabulary and chat template
     prompts: str  # hash of the method's prompts
 
@@ -134,10 +136,11 @@ class Coordinator:
 
     def lease(self, worker: str, handshake: Handshake, capacity: int) -> list[Lease]:
         """Up to `capacity` groups for a worker. Raises `Refused` where its handshake differs or it is quarantined."""
-        for name in ("package", "config", "renderer", "prompts"):
+        for name in asdict(self.handshake):
             ours, theirs = getattr(self.handshake, name), getattr(handshake, name)
             if ours != theirs:
-                raise Refused(f"worker {worker}: its {name} is {theirs}, the run's is {ours}; deploy the same release and config")
+                mend = "give it the run's" if name in ("index", "judge") else "deploy the same release and config"
+                raise Refused(f"worker {worker}: its {name} is {theirs}, the run's is {ours}; {mend}")
         self._heard(worker)
         if self.version is None:
             return []

@@ -17,7 +17,7 @@ from rolecast.methods.registry import judge_kind
 from rolecast.ports import Judge
 from rolecast.service.app import Service, make_app
 from rolecast.service.settings import ServiceSettings
-from rolecast.wire.judge import JudgeReply, JudgeRequest
+from rolecast.wire.judge import JudgeAbout, JudgeReply, JudgeRequest
 
 
 class JudgeSettings(ServiceSettings):
@@ -60,6 +60,11 @@ def make_judge(settings: JudgeSettings, judge: Judge | None = None) -> tuple[Fas
             await behind.close()
 
     app = make_app(service, live)
+
+    @app.get("/v1/judge")
+    async def about() -> JudgeAbout:
+        info = await behind.info()
+        return JudgeAbout(model=info.model, prompts=dict(info.prompts))
 
     @app.post("/v1/judge")
     async def judged(request: JudgeRequest) -> JudgeReply:

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from rolecast.errors import RolecastError
-from rolecast.ports import Verdict
+from rolecast.ports import JudgeInfo, Verdict
 from rolecast.service.client import JsonClient, NoAnswer
-from rolecast.wire.judge import JudgeReply, judge_request
+from rolecast.wire.judge import JudgeAbout, JudgeReply, judge_request
 
 
 class HttpJudge:
@@ -22,6 +22,13 @@ class HttpJudge:
 
     def __init__(self, url: str, *, timeout: float = 120.0, patience: float = 240.0, concurrency: int = 16) -> None:
         self._client = JsonClient("judge", url, timeout=timeout, patience=patience, concurrency=concurrency)
+
+    async def info(self) -> JudgeInfo:
+        data = await self._client.get("/v1/judge")
+        try:
+            return JudgeAbout.model_validate(data).to_info()
+        except ValidationError:
+            raise RolecastError(f"{self._client.url}/v1/judge does not say who judges; is it the judge?") from None
 
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,11 @@ class JudgeKind:
     prompt: Traversable
     inputs: type[BaseModel]
     parse: Callable[[str], Verdict]
+
+    @property
+    def digest(self) -> str:
+        """Of the prompt's text."""
+        return hashlib.sha256(self.prompt.read_bytes()).hexdigest()[:12]
 
     def read(self, given: Mapping[str, Any]) -> Any:
         """The inputs as an instance of `inputs`. `InputError` for one that is missing or of another type: none is made up."""

@@ -10,12 +10,17 @@ from typing import Any
 
 from rolecast.judge.kinds import ANSWER, AnswerInputs, Rule
 from rolecast.methods.registry import judge_kind, verdict_rule
-from rolecast.ports import Verdict
+from rolecast.ports import JudgeInfo, Verdict
 from rolecast.rewards.text import exact_match
+
+LEXICAL = JudgeInfo("lexical")
 
 
 class LexicalJudge:
     """`Judge` over gold chains; rows without a chain are unscored by the role kinds."""
+
+    async def info(self) -> JudgeInfo:
+        return LEXICAL
 
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
         asked, rule = judge_kind(kind), _SHARED.get(kind) or verdict_rule(kind)

@@ -16,8 +16,8 @@ from jinja2 import Environment, StrictUndefined, Template, UndefinedError
 
 from rolecast.errors import InputError, RolecastError
 from rolecast.judge.kinds import JudgeKind
-from rolecast.methods.registry import judge_kind
-from rolecast.ports import Verdict
+from rolecast.methods.registry import judge_kind, judge_prompts
+from rolecast.ports import JudgeInfo, Verdict
 from rolecast.service.client import JsonClient
 
 
@@ -38,6 +38,9 @@ class OpenAIJudge:
         )  # fmt: skip
         self._model, self._max_tokens, self._api_key = model, max_tokens, api_key
         self._limit = patience + timeout
+
+    async def info(self) -> JudgeInfo:
+        return JudgeInfo(self._model, judge_prompts())
 
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
         asked = judge_kind(kind)

@@ -30,14 +30,14 @@ def main() -> None:
 
 def train(stage: str, location: str) -> None:
     from rolecast.learner.ranks import join, leave
-    from rolecast.stages.index import index
+    from rolecast.stages.inputs import inputs
     from rolecast.stages.train import train as train_stage
 
     run = with_zero_stage(open_run(location))
     find(run.config.schedule, stage)  # before anything is made for it
     ranks = join()
     if ranks.first:
-        index(run)
+        inputs(run)
     ranks.barrier()
     train_stage(run, stage, ranks)
     leave()

@@ -21,7 +21,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from pydantic import BaseModel, ConfigDict
 
 from rolecast.errors import InputError
-from rolecast.judge.kinds import JudgeKind, Rule
+from rolecast.judge.kinds import ANSWER, JudgeKind, Rule
 from rolecast.ports import Judge
 from rolecast.rollout.env import Env
 from rolecast.teachers.base import Teacher, TeacherErrors
@@ -80,6 +80,11 @@ class Method(ABC):
     def judge_kinds(cls) -> Sequence[JudgeKind]:
         """What a judge is asked of this method's roles. `answer` is shared and always there."""
         return ()
+
+    @classmethod
+    def asks(cls) -> list[str]:
+        """Names of all kinds that a judge may be asked."""
+        return [ANSWER.name, *(kind.name for kind in cls.judge_kinds())]
 
     @classmethod
     def verdicts(cls) -> Mapping[str, Rule]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
@@ -102,6 +103,15 @@ def release(config: MethodConfig) -> str:
 def judge_kind(kind: str) -> JudgeKind | None:
     """The record of a kind; None for one that no method here has."""
     return SHARED.get(kind) or next((found for found in _kinds(kind) if found.name == kind), None)
+
+
+def judge_prompts() -> dict[str, str]:
+    """Digests of the prompts of all kinds here, by kind. A plugin that cannot be loaded has none."""
+    found = dict(SHARED)
+    for name in known():
+        with suppress(InputError):
+            found |= {kind.name: kind for kind in find(name).judge_kinds()}
+    return {name: kind.digest for name, kind in sorted(found.items())}
 
 
 def verdict_rule(kind: str) -> Rule | None:

@@ -26,6 +26,7 @@ from rolecast.store.uri import local_artifact
 from rolecast.wire.retriever import (
     EmbeddingsRequest,
     FetchRequest,
+    IndexReply,
     RetrieveRequest,
     SearchRequest,
     contents,
@@ -100,6 +101,11 @@ def _open_index(settings: RetrieverSettings) -> LocalRetriever:
 
 
 def _add_routes(app: FastAPI, serving: _Serving) -> None:
+    @app.get("/v1/index")
+    async def about() -> IndexReply:
+        info = await serving.retriever.info()
+        return IndexReply(kind=info.kind, digest=info.digest)
+
     @app.post("/retrieve")
     async def retrieve(request: RetrieveRequest) -> JSONResponse:
         serving.queries.inc(len(request.queries))

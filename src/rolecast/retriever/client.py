@@ -14,10 +14,11 @@ import numpy.typing as npt
 from pydantic import BaseModel, ValidationError
 
 from rolecast.errors import InputError, RolecastError
+from rolecast.ports import EXTERNAL, IndexInfo
 from rolecast.retriever.batching import Batcher
-from rolecast.service.client import JsonClient
+from rolecast.service.client import JsonClient, NoSuchRoute
 from rolecast.types import Passage
-from rolecast.wire.retriever import EmbeddingsReply, FetchReply, ScoredReply
+from rolecast.wire.retriever import EmbeddingsReply, FetchReply, IndexReply, ScoredReply
 
 AT_ONCE = 256  # queries, ids or texts of one request
 R = TypeVar("R", bound=BaseModel)
@@ -30,6 +31,17 @@ class HttpRetriever:
         self._client = JsonClient("retriever", url, timeout=timeout, patience=patience)
         self._batcher: Batcher | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def info(self) -> IndexInfo:
+        """Another server of this wire may not say what it serves: external, without a digest."""
+        try:
+            data = await self._client.get("/v1/index")
+        except NoSuchRoute:
+            return IndexInfo(EXTERNAL)
+        try:
+            return IndexReply.model_validate(data).to_info()
+        except ValidationError:
+            return IndexInfo(EXTERNAL)
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         if k < 1:  # the wire's 0 is the server's default

@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from rolecast.data.records import read_corpus, write_corpus
 from rolecast.errors import InputError
+from rolecast.ports import IndexInfo
 from rolecast.retriever.hybrid import reciprocal_rank
-from rolecast.store.artifact import verify, writing
+from rolecast.store.artifact import MANIFEST, digest_of, verify, writing
 from rolecast.types import Passage
 
 if TYPE_CHECKING:
@@ -75,9 +76,10 @@ def _not_installed(library: str, error: ImportError) -> InputError:
 class LocalRetriever:
     """`Retriever` in this process."""
 
-    def __init__(self, passages: Sequence[Passage], kind: Kind, bm25: BM25 | None, dense: Dense | None) -> None:
+    def __init__(self, passages: Sequence[Passage], kind: Kind, bm25: BM25 | None, dense: Dense | None, digest: str = "") -> None:
         self.passages = passages
         self.kind = kind
+        self._digest = digest
         self._by_id = {passage.id: passage for passage in passages}
         self._bm25, self._dense = bm25, dense
 
@@ -91,7 +93,10 @@ class LocalRetriever:
             raise InputError(f"{path} is a {built['kind']} index and cannot serve {kind}; build it with --kind {kind} or hybrid")
         bm25 = _bm25().load(path / "bm25") if kind != "dense" else None
         dense = _dense().load(path / "dense.faiss", _encoder(built["encoder"])) if kind != "bm25" else None
-        return cls(read_corpus(path / "corpus.jsonl"), kind, bm25, dense)
+        return cls(read_corpus(path / "corpus.jsonl"), kind, bm25, dense, digest_of((path / MANIFEST).read_bytes()))
+
+    async def info(self) -> IndexInfo:
+        return IndexInfo(self.kind, self._digest)
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         if k < 1:

@@ -21,8 +21,6 @@ from rolecast.coordinator.client import HttpCoordinator
 from rolecast.coordinator.leases import Refused
 from rolecast.coordinator.tokens import release_key
 from rolecast.errors import EngineError, InputError, RolecastError
-from rolecast.judge.client import HttpJudge
-from rolecast.retriever.client import HttpRetriever
 from rolecast.rollout.remote import RemoteTeam
 from rolecast.rollout.worker import Worker
 from rolecast.service.app import Service, make_app
@@ -100,7 +98,8 @@ class _Loop:
         if info.version is None:
             self.over.wait(NAP)
             return None
-        team = RemoteTeam.of(info, HttpRetriever(self.settings.retriever_url), HttpJudge(self.settings.judge_url), work)
+        team = RemoteTeam.of(info, self.settings.retriever_url, self.settings.judge_url, work)
+        team.meet()
         team.load(info.version)
         self.said = ""
         log.info("worker %s serves run %s, attempt %d", name, info.run, info.attempt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from dataclasses import dataclass
@@ -12,9 +13,11 @@ from transformers import PreTrainedModel
 from rolecast.config import RunConfig, read_json_config
 from rolecast.coordinator.leases import Handshake, TeamVersion
 from rolecast.devices import device
+from rolecast.judge.client import HttpJudge
 from rolecast.methods.base import Method
 from rolecast.methods.registry import release
-from rolecast.ports import Judge, Retriever, Store
+from rolecast.ports import EXTERNAL, IndexInfo, Judge, JudgeInfo, Retriever, Store
+from rolecast.retriever.client import HttpRetriever
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
@@ -28,14 +31,15 @@ from rolecast.weights.versions import base_of, check_version
 from rolecast.wire.coordinator import RunInfo
 
 
-def handshake_of(config: RunConfig, method: Method, renderer: Renderer) -> Handshake:
-    """What learner and worker must agree on, as either computes it."""
-    return Handshake(release(config.method), config.fingerprint, renderer.fingerprint(), method.prompts_fingerprint())
+def handshake_of(config: RunConfig, method: Method, renderer: Renderer, index: str, judge: str) -> Handshake:
+    """What learner and worker must agree on, as either computes it. `index`, `judge`: what the run wants, or the worker has."""
+    return Handshake(release(config.method), config.fingerprint, index, judge, renderer.fingerprint(), method.prompts_fingerprint())
 
 
 @dataclass(slots=True)
 class RemoteTeam:
-    """`load` fetches a version, checks its hashes and the canary of every slot, and only then lets it answer.
+    """`meet` asks the services what they are. `load` fetches a version, checks its hashes and the canary of every slot, and only
+    then lets it answer.
 
     The base that training started from is fetched once: adapters are loaded over it, and it plays the frozen roles.
     """
@@ -47,15 +51,19 @@ class RemoteTeam:
     retriever: Retriever
     judge: Judge
     work: Path
+    _index: str = ""
+    _judged_by: str = ""
     _loaded: TeamVersion | None = None
     _team: Team | None = None
     _collector: Collector | None = None
     _renderer: Renderer | None = None
 
     @classmethod
-    def of(cls, info: RunInfo, retriever: Retriever, judge: Judge, work: Path) -> RemoteTeam:
+    def of(cls, info: RunInfo, retriever_url: str, judge_url: str, work: Path) -> RemoteTeam:
         config = read_json_config(info.config, "the coordinator's config")
         stage = find(config.schedule, info.stage)
+        retriever = HttpRetriever(retriever_url, patience=config.retriever.patience)
+        judge = HttpJudge(judge_url, patience=config.judge.patience)
         return cls(config, stage, config.method_in(stage), open_store(info.store, os.environ), retriever, judge, work)
 
     @property
@@ -66,7 +74,17 @@ class RemoteTeam:
     @property
     def handshake(self) -> Handshake:
         assert self._renderer is not None, "load a version first"
-        return handshake_of(self.config, self.method, self._renderer)
+        return handshake_of(self.config, self.method, self._renderer, self._index, self._judged_by)
+
+    def meet(self) -> None:
+        """Called once, outside an event loop. The coordinator compares what they say with what the run wants."""
+
+        async def asked() -> tuple[IndexInfo, JudgeInfo]:
+            return await self.retriever.info(), await self.judge.info()
+
+        index, judge = asyncio.run(asked())
+        self._index = EXTERNAL if self.config.retriever.kind == EXTERNAL else str(index)
+        self._judged_by = judge.of(self.method.asks())
 
     def load(self, version: TeamVersion) -> None:
         if version == self._loaded:

@@ -21,6 +21,10 @@ class NoAnswer(RolecastError):
     """A part is away, too slow, or fails (5xx, 429) for longer than one is willing to wait."""
 
 
+class NoSuchRoute(RolecastError):
+    """A part of another make or age: it does not know what is asked (404, 405)."""
+
+
 class JsonClient:
     """`name` is the part ("retriever"); `patience` is how long, in seconds, an outage may last: a request is tried again until then.
 
@@ -50,6 +54,10 @@ class JsonClient:
         `InputError` if the part refuses the request as malformed (422), `NoAnswer` if it is away or fails, `RolecastError` for the rest.
         """
         return await self.request("POST", path, body)
+
+    async def get(self, path: str) -> Any:
+        """As `post`."""
+        return await self.request("GET", path)
 
     async def request(self, method: str, path: str, body: object = None) -> Any:
         tries: Tries | None = None
@@ -88,7 +96,8 @@ class JsonClient:
         if reply.status_code == 422:
             raise InputError(_detail(reply))
         if not reply.is_success:
-            raise RolecastError(f"{self.name} at {self.url} refused {method} {path}: {reply.status_code} {_detail(reply)}")
+            fault = NoSuchRoute if reply.status_code in (404, 405) else RolecastError
+            raise fault(f"{self.name} at {self.url} refused {method} {path}: {reply.status_code} {_detail(reply)}")
         try:
             return reply.json()
         except ValueError:

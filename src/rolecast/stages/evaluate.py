@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from rolecast.evaluation import tasks
@@ -13,9 +14,10 @@ from rolecast.rollout.collect import Collector, Episode
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find
+from rolecast.stages.environment import environment_of, open_judge, open_retriever
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
-from rolecast.stages.team import finished_team, load_questions, open_judge, open_retriever, prepare_torch, require_model
+from rolecast.stages.team import finished_team, load_questions, prepare_torch, require_model
 from rolecast.store.artifact import writing
 from rolecast.types import Version
 
@@ -31,14 +33,14 @@ def evaluate(run: Run, stage: str) -> Path:
 
 
 def _evaluate(run: Run, stage: str) -> None:
-    c = run.config
+    c, about = run.config, environment_of(run)
     prepare_torch(c)
     of = find(c.schedule, stage)
     method = c.method_in(of)
     team, speakers = finished_team(run, method, of)
     renderer = Renderer(team.tokenizer, method.tags)
     engine = make_engine(c.engine, speakers, renderer, c.model.max_context, str(Version(c.name, 0, 0, stage)), c.lockstep)
-    collector = Collector(method, engine, open_retriever(run), open_judge(), renderer, c.seed, c.model.max_context, c.engine.in_flight)
+    collector = Collector(method, engine, open_retriever(run), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight)
     questions = load_questions(run, "test")[: c.eval.n]
     bar = Progress(f"eval {stage}", len(questions))
     done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], Sampling(0.0), "eval", bar.update)
@@ -48,7 +50,7 @@ def _evaluate(run: Run, stage: str) -> None:
         {"id": t.question.id, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status, "searches": t.searches}
         for t in done
     ]
-    with writing(run.evaluation(stage), "evaluation", {"config": c.fingerprint, "stage": stage}) as partial:
+    with writing(run.evaluation(stage), "evaluation", {"config": run.fingerprint, "stage": stage, "environment": asdict(about)}) as partial:
         (partial / "result.json").write_text(json.dumps(result, indent=1))
         (partial / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in predictions))
         (partial / "traces.json").write_text(json.dumps([trace(t) for t in done[: c.eval.traces]]))

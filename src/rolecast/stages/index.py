@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rolecast.config import RunConfig
 from rolecast.data.records import read_corpus
 from rolecast.errors import InputError
 from rolecast.methods.registry import make_method
-from rolecast.retriever.index import build_index
+from rolecast.ports import EXTERNAL
+from rolecast.retriever.index import KIND, build_index
 from rolecast.stages.run import Run, working
 from rolecast.stages.world import world
+from rolecast.store.artifact import parse_manifest
+from rolecast.store.uri import manifest_at
 
 
-def index(run: Run) -> Path:
-    """Builds `run.index` from the run's corpus unless it is there; the corpus of a world of its own is drawn first."""
+def index(run: Run) -> None:
+    """Builds `run.index` from the run's corpus unless it is there; the corpus of a world of its own is drawn first.
+
+    A run that takes its index from elsewhere, or searches an external service, builds none.
+    """
     world(run)
-    if not run.has(run.index):
+    c = run.config
+    if c.retriever.index:
+        _check_shared(c)
+    elif c.retriever.kind != EXTERNAL and not run.has(run.index):
         with working(run, "index"):
-            c = run.config
             corpus = Path(c.data.corpus) if c.data.corpus else run.world / "corpus.jsonl"
             passages = read_corpus(corpus)
             wanted = make_method(c.method).k
@@ -25,4 +34,18 @@ def index(run: Run) -> Path:
                 raise InputError(f"{corpus}: method.k = {wanted} is larger than the corpus ({len(passages)} passages); lower method.k")
             build_index(passages, run.index, c.retriever.kind, c.retriever.encoder)
             run.publish(run.index)
-    return run.index
+
+
+def _check_shared(config: RunConfig) -> None:
+    """Raises InputError if what lies at `retriever.index` is no index, or none for this config."""
+    c = config.retriever
+    assert c.index is not None
+    manifest = parse_manifest(manifest_at(c.index), c.index)
+    built = manifest.get("provenance", {})
+    if manifest["kind"] != KIND:
+        raise InputError(f"retriever.index: {c.index} is a {manifest['kind']}, not an index; make one with `rolecast index build`")
+    if built.get("kind") not in (c.kind, "hybrid"):
+        raise InputError(f"retriever.index: {c.index} is a {built.get('kind')} index and cannot serve {c.kind}; set retriever.kind")
+    wanted = make_method(config.method).k
+    if wanted > built.get("passages", wanted):
+        raise InputError(f"retriever.index: method.k = {wanted} is larger than the corpus ({built['passages']} passages); lower method.k")

@@ -19,8 +19,9 @@ from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.remote import handshake_of
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.rollouts import Rollouts, local_rollouts
+from rolecast.stages.environment import environment_of, open_judge, open_retriever
 from rolecast.stages.run import Run
-from rolecast.stages.team import first_model, open_judge, open_retriever, training_team
+from rolecast.stages.team import first_model, training_team
 from rolecast.store.artifact import writing
 from rolecast.types import Stage, Version
 from rolecast.weights.models import CPU
@@ -48,7 +49,9 @@ def open_publisher(run: Run, method: Method, stage: Stage, team: Team) -> Iterat
         raise InputError("rollouts=workers needs a run in a store that workers reach; give the run as s3://bucket/prefix/NAME")
     if not stage.start:
         _publish_base(run)
-    with child_coordinator(served(run, stage), handshake_of(run.config, method, Renderer(team.tokenizer)), rules(method, team)) as child:
+    about = environment_of(run)
+    handshake = handshake_of(run.config, method, Renderer(team.tokenizer), about.index, about.judged_by)
+    with child_coordinator(served(run, stage), handshake, rules(method, team)) as child:
         yield _Remote(run, stage, Rollouts(method, child.control), child, team, training_team(run, method, stage, None, CPU))
 
 
@@ -56,7 +59,7 @@ def _publish_base(run: Run) -> None:
     """Makes the run's own start model an artifact that workers can fetch: the learner makes it, or reads it from a disk of its own."""
     if not run.has(run.base):
         model, tokenizer = first_model(run.config, CPU)
-        with writing(run.base, "model", {"config": run.config.fingerprint}) as partial:
+        with writing(run.base, "model", {"config": run.fingerprint}) as partial:
             model.save_pretrained(partial)
             tokenizer.save_pretrained(partial)
     run.publish(run.base)
@@ -91,8 +94,11 @@ class _Local:
         speakers = {slot: sampled.speaker(slot) for slot in method.spoken}
         renderer = Renderer(team.tokenizer, method.tags)
         engine = make_engine(c.engine, speakers, renderer, c.model.max_context, lockstep=c.lockstep)
-        collector = Collector(method, engine, open_retriever(run), open_judge(), renderer, c.seed, c.model.max_context, c.engine.in_flight)
-        return cls(run, local_rollouts(collector, c.name, handshake_of(c, method, renderer)), sampled, shared)
+        collector = Collector(
+            method, engine, open_retriever(run), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight
+        )
+        handshake = handshake_of(c, method, renderer, "", "")  # whoever plays in this process has been looked at
+        return cls(run, local_rollouts(collector, c.name, handshake), sampled, shared)
 
     def publish(self, step: int, weights: Weights, rollback: int = 0) -> None:
         if not self.shared:

@@ -12,8 +12,10 @@ import numpy as np
 
 from rolecast.evaluation.report import render_report
 from rolecast.schedule import Schedule, keys_of
+from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.run import Run, seconds
+from rolecast.stages.segments import segments_of
 from rolecast.store.artifact import write_text
 
 
@@ -28,6 +30,8 @@ def report(run: Run) -> Path:
         "seed": run.config.seed,
         "stages": results,
         "controls": {**{f"gold_recall_{stage}": result["gold_recall"] for stage, result in results.items()}, **_controls(schedule, curves)},
+        "environment": _environment(run),
+        "segments": {stage: found for stage in stages if (found := segments_of(run, stage))},
         "seconds": seconds(run),
         "report": "report.html",
     }
@@ -38,6 +42,15 @@ def report(run: Run) -> Path:
     for name in ("report.html", "summary.json"):
         run.record(run.path / name)
     return run.path / "summary.json"
+
+
+def _environment(run: Run) -> dict[str, Any]:
+    """What the run searches and who judges it, with the digests of what it takes from elsewhere."""
+    about = environment_of(run)
+    return {
+        "index": about.index, "encoder": run.config.retriever.encoder if run.config.retriever.kind in ("dense", "hybrid") else None,
+        "judge": about.judged_by, "shared": dict(run.shared), "fingerprint": run.fingerprint,
+    }  # fmt: skip
 
 
 def _controls(schedule: Schedule, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, float | None]:

@@ -29,11 +29,13 @@ from rolecast.rollout.collect import Episode
 from rolecast.schedule import keys_of
 from rolecast.seeding import stream
 from rolecast.stages import checkpoints
+from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import MetricsLog
 from rolecast.stages.progress import Progress
 from rolecast.stages.publish import Publisher, open_publisher
 from rolecast.stages.run import Run
 from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled, valid_share
+from rolecast.stages.segments import begin_segment
 from rolecast.stages.stopping import stopping
 from rolecast.stages.team import load_questions, training_team, write_model
 from rolecast.store.artifact import write_text, writing
@@ -52,7 +54,7 @@ def rl(run: Run, stage: Stage, ranks: Ranks) -> None:
         trainer.train()
         if ranks.first:
             run.has(trainer.best)  # after a resume it may be in the store alone
-            with writing(run.model(stage.name), "model", {"config": run.config.fingerprint, **trainer.progress.best}) as partial:
+            with writing(run.model(stage.name), "model", {"config": run.fingerprint, **trainer.progress.best}) as partial:
                 write_model(run, stage, trainer.best, partial)
             run.publish(run.model(stage.name))
         ranks.barrier()
@@ -130,6 +132,7 @@ class Trainer:
         state = TrainerState(**resumed.progress) if resumed else TrainerState()
         sampler = publisher = None
         if ranks.first:
+            begin_segment(run, stage.name, resumed.step if resumed else 0, environment_of(run))
             publisher = stack.enter_context(open_publisher(run, method, stage, team))
             sampler = Sampler(run.config, stage, publisher.rollouts, load_questions(run, "train"), state.sampled, state.dropped)
         dev = load_questions(run, "dev")[: c.dev] if ranks.first else []
@@ -208,7 +211,7 @@ class Trainer:
         """The step's shard. A step that is done again after a crash has samples of its own, and replaces it."""
         shard = self.folder / "trajectories" / f"step-{step:06d}"
         self.run.discard(shard)
-        with writing(shard, "trajectories", {"step": step, "config": self.run.config.fingerprint}) as partial:
+        with writing(shard, "trajectories", {"step": step, "config": self.run.fingerprint}) as partial:
             (partial / "trajectories.json.gz").write_bytes(pack(trajectories))
         self.run.publish(shard)
 

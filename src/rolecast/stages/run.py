@@ -13,19 +13,20 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
 from rolecast.config import RunConfig, make_config, read_json
 from rolecast.errors import InputError
+from rolecast.identity import Change, changes
 from rolecast.ports import Store
 from rolecast.processes import die_with_parent
-from rolecast.store.artifact import MANIFEST, committed, recover, write_text
+from rolecast.store.artifact import MANIFEST, committed, digest_of, recover, write_text
 from rolecast.store.fencing import FencedStore, only_learner
-from rolecast.store.uri import S3, open_store
+from rolecast.store.uri import S3, manifest_at, open_store
 
 WORKDIR = "ROLECAST_WORKDIR"
 FORMAT = 2  # of a run's folder: stages by name, slots in `slots/`
@@ -33,12 +34,28 @@ FORMAT = 2  # of a run's folder: stages by name, slots in `slots/`
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """`path`: the folder here. `store`, if the run lives in one, holds its artifacts under keys relative to the folder."""
+    """`path`: the folder here. `store`, if the run lives in one, holds its artifacts under keys relative to the folder.
+
+    `shared`: digests of what the run takes from elsewhere, by the setting that names the address.
+    """
 
     path: Path
     config: RunConfig
     store: Store | None = None
     location: str = ""  # the store's address
+    shared: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """Its address, as a command takes it."""
+        return self.location or str(self.path)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of what is computed: the config's own, with what lies at the addresses that it names."""
+        if not self.shared:
+            return self.config.fingerprint
+        return hashlib.sha256(json.dumps([self.config.fingerprint, dict(self.shared)], sort_keys=True).encode()).hexdigest()[:12]
 
     @property
     def world(self) -> Path:
@@ -71,6 +88,12 @@ class Run:
         """Raises FencedError if a later learner has taken over. Every write of the first rank's does the same."""
         if isinstance(self.store, FencedStore):
             self.store.check()
+
+    def manifest(self, artifact: Path) -> bytes | None:
+        """Of an artifact that is committed, here or in the store; the artifact itself is not fetched for it."""
+        if committed(artifact):
+            return (artifact / MANIFEST).read_bytes()
+        return self.store.get(f"{self.key(artifact)}/{MANIFEST}") if self.store is not None else None
 
     def has(self, artifact: Path) -> bool:
         """Whether the artifact is committed, here or in the store; then it is here."""
@@ -119,7 +142,10 @@ class Run:
 
 
 def create(location: Path | str, config: RunConfig) -> Run:
-    """A new run, or the same run again: a place that holds another config is refused."""
+    """A new run, or the same run again: a place that holds a run of another config is refused.
+
+    What only says how it is run may have changed, and what may change while a stage trains; then the run has the new config.
+    """
     path, store = _place(location)
     try:
         return _create(location, path, store, config)
@@ -128,24 +154,80 @@ def create(location: Path | str, config: RunConfig) -> Run:
 
 
 def _create(location: Path | str, path: Path, store: Store | None, config: RunConfig) -> Run:
-    text = json.dumps({"format": FORMAT, **config.model_dump(mode="json")}, indent=1)
+    present = _present(location, path, store)
+    if present is not None:
+        return _go_on(present, config)
+    if store is None and path.exists() and any(path.iterdir()):
+        raise InputError(f"{path} exists and is not a run; name another folder")
+    run = Run(path, config, store, str(location) if store is not None else "", _digests(config))
     if store is not None:
-        if not store.put("run.json", text.encode(), absent=True):
-            _same(location, open_run(location).config, config)
-        return Run(path, config, store, str(location))
-    refuse_other(path, config)
+        return run if store.put("run.json", _written(run).encode(), absent=True) else _go_on(open_run(location), config)
     path.mkdir(parents=True, exist_ok=True)
-    if not (path / "run.json").exists():
-        write_text(path / "run.json", text)
-    return Run(path, config)
+    write_text(path / "run.json", _written(run))
+    return run
 
 
 def refuse_other(path: Path, config: RunConfig) -> None:
     """Raises InputError if the folder holds something else than this run."""
     if (path / "run.json").exists():
-        _same(path, open_run(path).config, config)
+        allowed_changes(open_run(path), config)
     elif path.exists() and any(path.iterdir()):
         raise InputError(f"{path} exists and is not a run; name another folder")
+
+
+def allowed_changes(run: Run, config: RunConfig) -> list[Change]:
+    """How the config differs from the run's. Raises InputError for what would make it another run."""
+    found = changes(run.config, config)
+    fixed = [change for change in found if change.part == "result" or (change.part == "shape" and run.config.lockstep)]
+    if fixed:
+        more = f", and {len(fixed) - 1} more" if len(fixed) > 1 else ""
+        lockstep = "; a run in lockstep repeats to the last bit, so how its work is cut is fixed too" if fixed[0].part == "shape" else ""
+        raise InputError(
+            f"{run.place} holds a run with another config (differs in {fixed[0]}{more}); name another folder or delete it{lockstep}"
+        )
+    for change in found:
+        stage = change.key.split(".")[1] if change.part == "segment" else ""
+        if stage and run.manifest(run.model(stage)) is not None:
+            raise InputError(f"{run.place}: stage {stage} has ended, so {change} changes nothing; leave it as it was")
+    return found
+
+
+def _go_on(run: Run, config: RunConfig) -> Run:
+    found = allowed_changes(run, config)
+    if not found:
+        return run
+    moved = replace(run, config=config, shared=_digests(config, run))
+    for key in sorted({*run.shared, *moved.shared}):
+        if run.shared.get(key) != moved.shared.get(key):
+            raise InputError(
+                f"{run.place}: {key} names another artifact than the run was made with; give back the old one or make another run"
+            )
+    if run.store is not None:
+        run.store.put("run.json", _written(moved).encode())
+        return moved
+    with (run.path / ".lock").open("w") as lock:
+        _hold(lock, run.path)  # a process that works in the run goes by the config that it began with
+        write_text(run.path / "run.json", _written(moved))
+    return moved
+
+
+def _digests(config: RunConfig, before: Run | None = None) -> dict[str, str]:
+    """Of what lies at the config's addresses. One that did not change is not asked again: what lay there may be gone."""
+    named = _addresses(config)
+    known = _addresses(before.config) if before is not None else {}
+    return {
+        key: before.shared[key] if before is not None and known.get(key) == uri else digest_of(manifest_at(uri))
+        for key, uri in named.items()
+    }
+
+
+def _addresses(config: RunConfig) -> dict[str, str]:
+    named = {"retriever.index": config.retriever.index, **{f"stages.{name}.model": stage.model for name, stage in config.stages.items()}}
+    return {key: uri for key, uri in named.items() if uri}
+
+
+def _written(run: Run) -> str:
+    return json.dumps({"format": FORMAT, "shared": dict(run.shared), **run.config.model_dump(mode="json")}, indent=1)
 
 
 def prepare(location: Path | str, config: RunConfig, fill: Callable[[Run], object]) -> Run:
@@ -173,21 +255,29 @@ def erase(path: Path) -> None:
 
 def open_run(location: Path | str) -> Run:
     """`location`: a folder, or s3://bucket/prefix/NAME."""
-    path, store = _place(location)
+    run = _present(location, *_place(location))
+    if run is None:
+        raise InputError(f"{location} is not a run: it has no run.json; start one with `rolecast pipeline run`")
+    return run
+
+
+def _present(location: Path | str, path: Path, store: Store | None) -> Run | None:
     text = store.get("run.json") if store is not None else (path / "run.json").read_bytes() if (path / "run.json").is_file() else None
     if text is None:
-        raise InputError(f"{location} is not a run: it has no run.json; start one with `rolecast pipeline run`")
-    return Run(path, _read(text.decode(), f"{location}/run.json"), store, str(location) if store is not None else "")
+        return None
+    config, shared = _read(text.decode(), f"{location}/run.json")
+    return Run(path, config, store, str(location) if store is not None else "", shared)
 
 
-def _read(text: str, origin: str) -> RunConfig:
+def _read(text: str, origin: str) -> tuple[RunConfig, dict[str, str]]:
     """Raises InputError for a run of another format: its models lie elsewhere, and its config says other things."""
     data = read_json(text, origin)
     if isinstance(data, dict) and data.pop("format", 1) != FORMAT:
         raise InputError(
             f"{origin} was written by another version of rolecast (its format is not {FORMAT}); read it with that one, or start the run anew"
         )
-    return make_config(data, origin)
+    shared = data.pop("shared", {}) if isinstance(data, dict) else {}
+    return make_config(data, origin), shared
 
 
 def _place(location: Path | str) -> tuple[Path, Store | None]:
@@ -203,13 +293,6 @@ def _place(location: Path | str) -> tuple[Path, Store | None]:
     path = work / f"{uri.rpartition('/')[2]}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
     path.mkdir(parents=True, exist_ok=True)
     return path, FencedStore(open_store(uri))
-
-
-def _same(location: Path | str, present: RunConfig, config: RunConfig) -> RunConfig:
-    if present != config:
-        changed = [key for key in RunConfig.model_fields if getattr(present, key) != getattr(config, key)]
-        raise InputError(f"{location} holds a run with another config (differs in {', '.join(changed)}); name another folder or delete it")
-    return present
 
 
 @contextmanager

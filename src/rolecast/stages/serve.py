@@ -10,8 +10,9 @@ from rolecast.ports import Retriever
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import Schedule, find
+from rolecast.stages.environment import open_retriever
 from rolecast.stages.run import Run, open_run
-from rolecast.stages.team import finished_team, open_retriever, prepare_torch
+from rolecast.stages.team import finished_team, prepare_torch
 
 
 def open_agent(location: Path | str, stage: str | None = None, retriever: Retriever | None = None) -> Agent:
@@ -34,7 +35,7 @@ def _trained_stage(run: Run, schedule: Schedule, stage: str | None) -> str:
     for name in (stage,) if stage else names:
         if run.has(run.model(name)):
             return name
-    place, first = run.location or run.path, schedule[0].name if schedule else ""
+    place, first = run.place, schedule[0].name if schedule else ""
     if stage is None:
         raise InputError(f"{place} has no trained model yet; run its {first} stage first")
     trained = [name for name in names if run.has(run.model(name))]

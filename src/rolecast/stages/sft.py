@@ -17,6 +17,7 @@ from rolecast.stages import checkpoints
 from rolecast.stages.metrics import MetricsLog
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run
+from rolecast.stages.segments import begin_segment
 from rolecast.stages.stopping import stopping
 from rolecast.stages.team import training_team, write_model
 from rolecast.store.artifact import writing
@@ -42,6 +43,8 @@ def sft(run: Run, stage: Stage, ranks: Ranks) -> None:
     if resumed:
         resumed.restore(learner)
     start = resumed.step if resumed else 0
+    if ranks.first:
+        begin_segment(run, stage.name, start)
     renderer = Renderer(team.tokenizer, method.tags)
     metrics = MetricsLog(folder, start - 1 if resumed else -1, ranks.first)
     progress = Progress(stage.name, c.steps, start, shown=ranks.first)
@@ -78,7 +81,7 @@ def _finish(run: Run, stage: Stage, learner: Learner, folder: Path) -> None:
     if learner.ranks.first:
         trained = folder / "trained"
         learner.team.save(learner.slots, trained, weights)
-        with writing(run.model(stage.name), "model", {"config": run.config.fingerprint, "stage": stage.name}) as partial:
+        with writing(run.model(stage.name), "model", {"config": run.fingerprint, "stage": stage.name}) as partial:
             write_model(run, stage, trained, partial)
         shutil.rmtree(trained)
         run.record(folder / "metrics.jsonl")

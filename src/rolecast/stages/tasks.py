@@ -45,7 +45,7 @@ def prepare(run: str, config: str, schedule: str) -> str:
     """Creates the run with its world and index. `schedule`: the digest of the one that the pipeline was compiled for."""
     from rolecast.config import read_json_config
     from rolecast.schedule import digest
-    from rolecast.stages.index import index
+    from rolecast.stages.inputs import inputs
     from rolecast.stages.run import prepare as prepare_run
 
     read = read_json_config(config)
@@ -54,7 +54,7 @@ def prepare(run: str, config: str, schedule: str) -> str:
         raise InputError(
             f"the config's method has the stages {stages}, and this pipeline was compiled for others; compile it with --config"
         )
-    prepare_run(run, read, index)
+    prepare_run(run, read, inputs)
     return run
 
 

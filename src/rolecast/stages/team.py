@@ -15,12 +15,7 @@ from rolecast.config import RunConfig
 from rolecast.data.records import read_questions
 from rolecast.devices import device
 from rolecast.errors import InputError
-from rolecast.judge.client import HttpJudge
-from rolecast.judge.lexical import LexicalJudge
 from rolecast.methods.base import Method
-from rolecast.ports import Judge, Retriever
-from rolecast.retriever.client import HttpRetriever
-from rolecast.retriever.index import LocalRetriever
 from rolecast.rollout.render import Renderer
 from rolecast.stages.agreement import check_model_agrees
 from rolecast.stages.run import Run
@@ -158,9 +153,7 @@ def _merge(base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stage: Sta
 def require_model(run: Run, stage: str) -> None:
     """Raises InputError if the stage has not been trained yet, ArtifactError if its model is damaged."""
     if not run.has(run.model(stage)):
-        raise InputError(
-            f"{run.location or run.path} has no {stage} model yet; run `rolecast train {run.location or run.path} {stage}` first"
-        )
+        raise InputError(f"{run.place} has no {stage} model yet; run `rolecast train {run.place} {stage}` first")
     verify(run.model(stage), "model")
 
 
@@ -169,17 +162,3 @@ def load_questions(run: Run, split: str) -> list[Question]:
     if not given:
         run.has(run.world)
     return read_questions(Path(given) if given else run.world / f"{split}.jsonl")
-
-
-def open_retriever(run: Run) -> Retriever:
-    """The service at ROLECAST_RETRIEVER_URL, if there is one; else the run's own index."""
-    if url := os.environ.get("ROLECAST_RETRIEVER_URL"):
-        return HttpRetriever(url)
-    run.has(run.index)
-    return LocalRetriever.open(run.index, run.config.retriever.kind)
-
-
-def open_judge() -> Judge:
-    """The service at ROLECAST_JUDGE_URL, if there is one; else the lexical judge."""
-    url = os.environ.get("ROLECAST_JUDGE_URL")
-    return HttpJudge(url) if url else LexicalJudge()

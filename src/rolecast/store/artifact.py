@@ -121,6 +121,11 @@ def verified(path: Path) -> bytes:
     return data
 
 
+def digest_of(manifest: bytes) -> str:
+    """A short name for what an artifact holds."""
+    return hashlib.sha256(manifest).hexdigest()[:16]
+
+
 def parse_manifest(data: bytes, origin: str) -> dict[str, Any]:
     """`ArtifactError` unless it names a kind and files, and every file lies inside the artifact."""
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rolecast.errors import InputError
 from rolecast.ports import Store
+from rolecast.store.artifact import MANIFEST
 from rolecast.store.local import LocalStore
 
 S3 = "s3://"
@@ -29,13 +30,35 @@ def open_store(uri: str, environ: Mapping[str, str] = os.environ) -> Store:
     return S3Store.from_environment(bucket, prefix, environ)
 
 
-def local_artifact(uri: str, into: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of a committed artifact: itself, or a verified copy at `into` of one in S3."""
+def manifest_at(uri: str, environ: Mapping[str, str] = os.environ) -> bytes:
+    """The manifest of what is committed at an address, without the rest. `InputError` if nothing is."""
+    parent, key = _place(uri)
+    manifest = open_store(parent, environ).get(f"{key}/{MANIFEST}")
+    if manifest is None:
+        raise InputError(f"{uri} is no committed artifact: it has no {MANIFEST}; mend the address, or make it first")
+    return manifest
+
+
+def fetch(uri: str, into: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """A verified copy at `into` of the artifact at an address."""
+    parent, key = _place(uri)
+    return open_store(parent, environ).fetch(key, into)
+
+
+def _place(uri: str) -> tuple[str, str]:
+    """Store and key of an artifact."""
     if not uri.startswith(S3):
         if "://" in uri:
             raise InputError(f"{uri!r}: an artifact is a folder or s3://bucket/prefix/key")
-        return Path(uri)
+        folder = Path(uri).resolve()
+        return str(folder.parent), folder.name
     parent, _, key = uri.rstrip("/").rpartition("/")
     if len(parent) <= len(S3):
         raise InputError(f"{uri!r} names a bucket; write s3://bucket/prefix/key")
-    return open_store(parent, environ).fetch(key, into)
+    return parent, key
+
+
+def local_artifact(uri: str, into: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of a committed artifact: itself, or a verified copy at `into` of one in S3."""
+    parent, key = _place(uri)
+    return fetch(uri, into, environ) if uri.startswith(S3) else Path(parent) / key

@@ -1,4 +1,4 @@
-"""The judge's wire: POST /v1/judge {kind, inputs} → {score | null, reason}."""
+"""The judge's wire: POST /v1/judge {kind, inputs} → {score | null, reason}; GET says who judges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from rolecast.methods.registry import judge_kind
-from rolecast.ports import Verdict
+from rolecast.ports import JudgeInfo, Verdict
 
 
 class JudgeRequest(BaseModel):
@@ -34,6 +34,18 @@ class JudgeReply(BaseModel):
 
     def to_verdict(self) -> Verdict:
         return Verdict(self.score, self.reason)
+
+
+class JudgeAbout(BaseModel):
+    """As `JudgeInfo`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    model: Annotated[str, Field(min_length=1)]
+    prompts: dict[str, str] = {}
+
+    def to_info(self) -> JudgeInfo:
+        return JudgeInfo(self.model, self.prompts)
 
 
 def judge_request(kind: str, inputs: Mapping[str, Any]) -> dict[str, Any]:

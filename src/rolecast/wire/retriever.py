@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from rolecast.ports import IndexInfo
 from rolecast.types import Passage
 
 MOST = 1024  # queries, ids or texts of one request
@@ -77,6 +78,18 @@ class ScoredReply(BaseModel):
 
 class FetchReply(BaseModel):
     result: list[Document]
+
+
+class IndexReply(BaseModel):
+    """GET /v1/index: as `IndexInfo`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    kind: Annotated[str, Field(min_length=1)]
+    digest: Annotated[str, Field(min_length=1)]
+
+    def to_info(self) -> IndexInfo:
+        return IndexInfo(self.kind, self.digest)
 
 
 class Embedding(BaseModel):

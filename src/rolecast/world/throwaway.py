@@ -17,6 +17,7 @@ from itertools import zip_longest
 import numpy as np
 import numpy.typing as npt
 
+from rolecast.ports import IndexInfo
 from rolecast.types import Passage, Question
 from rolecast.world.grammar import RELATIONS, RELATIONS_OF, TYPES, Fact, forward_query, inverse_query, names
 from rolecast.world.graph import Graph
@@ -168,6 +169,9 @@ class ThrowawayRetriever:
 
     def __init__(self, world: ThrowawayWorld) -> None:
         self._world = world
+
+    async def info(self) -> IndexInfo:
+        return IndexInfo("throw-away")
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         return [self._world.passages(query, k) for query in queries]

@@ -14,7 +14,7 @@ from rolecast.coordinator.leases import Coordinator, Group, Handshake, Lease, Ma
 from rolecast.ports import Sampling
 from rolecast.types import Action, Gold, Observation, Question, Reward, Thread, Trajectory
 
-HELLO = Handshake("0.1", "config", "renderer", "prompts")
+HELLO = Handshake("0.1", "config", "bm25 1", "lexical", "renderer", "prompts")
 QUESTION = Question("q", "Who?", Gold(("a",)))
 RULES = Rules("decor", {"planner": "shared", "condenser": "frozen"}, vocabulary=100)
 Change = Callable[[list[Trajectory]], Any]

@@ -12,7 +12,7 @@ from rolecast.coordinator.leases import Coordinator, Group, Handshake, Lease, Re
 from rolecast.ports import Sampling
 from rolecast.types import Action, Gold, Observation, Question, Thread, Trajectory
 
-HELLO = Handshake("0.1", "config", "renderer", "prompts")
+HELLO = Handshake("0.1", "config", "bm25 1", "lexical", "renderer", "prompts")
 V1, V2 = TeamVersion("run/1.1", "versions/1"), TeamVersion("run/1.2", "versions/2")
 
 

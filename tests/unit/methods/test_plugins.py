@@ -142,7 +142,7 @@ def test_a_run_of_a_plugin_that_is_not_here_is_refused_by_name(install: Install,
     said = f"method echo comes from plugin echo-methods 1.2, {reason}; pip install echo-methods==1.2"
     assert said in refusal(lambda: read_json_config(text))
     info = RunInfo(run="r", attempt=1, config=text, stage="sft", store=str(tmp_path), version=None)
-    assert said in refusal(lambda: RemoteTeam.of(info, None, None, tmp_path))  # type: ignore[arg-type]
+    assert said in refusal(lambda: RemoteTeam.of(info, "http://127.0.0.1:9", "http://127.0.0.1:9", tmp_path))
 
 
 def test_an_unknown_method_is_refused_with_those_there_are(tmp_path: Path, install: Install) -> None:

@@ -71,8 +71,7 @@ def store(tmp_path: Path) -> LocalStore:
 def team_of(store: LocalStore, work: Path, condenser: str) -> RemoteTeam:
     config = RunConfig(method=DecorConfig(prompts="compact", condenser=condenser, max_tokens=8))  # type: ignore[arg-type]
     info = RunInfo(run="run", attempt=1, config=config.model_dump_json(), stage="rl", store=str(store.root), version=None)
-    anything: Any = None
-    return RemoteTeam.of(info, anything, anything, work)
+    return RemoteTeam.of(info, "http://127.0.0.1:9", "http://127.0.0.1:9", work)
 
 
 @pytest.mark.parametrize("lora", [True, False])

@@ -20,7 +20,7 @@ from rolecast.rollout.worker import Worker
 from rolecast.types import Action, Gold, Observation, Question, Thread, Trajectory, Version
 from rolecast.weights.versions import CanaryError
 
-HELLO = Handshake("0.1", "config", "renderer", "prompts")
+HELLO = Handshake("0.1", "config", "bm25 1", "lexical", "renderer", "prompts")
 EPISODES = [Episode(Question(f"q{i}", "Q?", Gold(("a",))), f"0.0:q{i}", member) for i in range(3) for member in range(2)]
 
 

@@ -20,7 +20,7 @@ from rolecast.rollout.rollouts import LocalTeam, local_rollouts
 from rolecast.rollout.worker import Worker
 from rolecast.types import Action, Observation, Thread, Trajectory, Version
 
-HELLO = Handshake("0.1", "config", "renderer", "prompts")
+HELLO = Handshake("0.1", "config", "bm25 1", "lexical", "renderer", "prompts")
 V1, V2 = TeamVersion("run/1.1", ""), TeamVersion("run/1.2", "")
 
 
