@@ -10,7 +10,7 @@ import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -118,6 +118,17 @@ def test_refusals_say_why(sides: Sides) -> None:
     with pytest.raises(Malformed, match="members"):
         sides.worker.complete(lease, played(lease)[:1])
     assert sides.worker.complete(lease, played(lease))
+
+
+@pytest.mark.parametrize("part", [field.name for field in fields(Handshake)])
+def test_a_worker_that_differs_in_anything_gets_nothing(sides: Sides, part: str) -> None:
+    sides.learner.publish(VERSION)
+    sides.learner.add([group("a")])
+    with pytest.raises(
+        Refused, match=rf"worker w\S*: its {part} is other, the run's is {getattr(HELLO, part)}; (deploy the same|give it the run's)"
+    ):
+        sides.worker.lease("w", replace(HELLO, **{part: "other"}), 1)
+    assert sides.worker.lease("w", HELLO, 1)
 
 
 def test_leases_expire_unless_a_heartbeat_comes(sides: Sides) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +11,9 @@ import httpx
 import pytest
 
 from rolecast.errors import InputError, RolecastError
-from rolecast.judge.app import JudgeSettings, make_judge
+from rolecast.judge.app import JudgeSettings, make_judge, open_judge
 from rolecast.judge.client import HttpJudge
+from rolecast.judge.kinds import ANSWER
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.ports import Judge, Verdict
 from rolecast.types import Gold, Hop
@@ -130,3 +132,25 @@ def test_verdicts_are_counted_by_known_kinds() -> None:
         text = httpx.get(f"{url}/metrics").text
     assert 'rolecast_judge_verdicts_total{kind="answer",scored="true"} 2.0' in text
     assert 'rolecast_judge_verdicts_total{kind="other",scored="false"} 1.0' in text
+
+
+def test_both_say_who_judges(judge: Judge) -> None:
+    info = asyncio.run(judge.info())
+    assert (info.model, info.prompts, info.of(["answer"])) == ("lexical", {}, "lexical")
+
+
+def test_a_model_is_named_with_the_prompts_that_it_is_asked_with() -> None:
+    settings = JudgeSettings(judge_backend="openai", judge_openai_url="http://127.0.0.1:9/v1", judge_openai_model="model-a")
+    behind = open_judge(settings, {})
+    with serving(*make_judge(settings, behind)) as url:
+        info = asyncio.run(HttpJudge(url).info())
+    assert info == asyncio.run(behind.info())
+    assert info.model == "model-a"
+    assert info.prompts["answer"] == hashlib.sha256(ANSWER.prompt.read_bytes()).hexdigest()[:12]
+    assert {"decor.planner", "decor.filter", "decor.answerer"} <= set(info.prompts)
+    assert info.of(["decor.filter", "answer"]) == f"model-a answer:{info.prompts['answer']} decor.filter:{info.prompts['decor.filter']}"
+
+
+def test_what_does_not_say_who_judges_is_no_judge(url: str) -> None:
+    with pytest.raises(RolecastError, match="refused GET /v1/judge: 404"):
+        asyncio.run(HttpJudge(f"{url}/elsewhere").info())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
@@ -11,13 +12,17 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pytest
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
 
 from rolecast.errors import InputError
-from rolecast.ports import Retriever
+from rolecast.ports import IndexInfo, Retriever
 from rolecast.retriever import dense
 from rolecast.retriever.app import RetrieverSettings, make_retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever, build_index
+from rolecast.service.app import Service
+from rolecast.store.artifact import MANIFEST
 from rolecast.types import Passage
 from tests.live import serving
 
@@ -146,3 +151,29 @@ def test_many_callers_at_once_get_their_own(retriever: Retriever, local: LocalRe
         return await asyncio.gather(*(search(queries, k) for queries, k in asked))
 
     assert run(all_of(retriever.search)) == run(all_of(local.search))
+
+
+def test_both_say_what_they_serve(retriever: Retriever, index: Path) -> None:
+    assert asyncio.run(retriever.info()) == IndexInfo(index.name, hashlib.sha256((index / MANIFEST).read_bytes()).hexdigest()[:16])
+
+
+def test_another_corpus_is_another_index(tmp_path: Path) -> None:
+    infos = []
+    for name, passages in (("a", PASSAGES[-3:]), ("b", PASSAGES[-3:]), ("c", PASSAGES[-2:])):
+        build_index(passages, tmp_path / name, "bm25")
+        infos.append(str(asyncio.run(LocalRetriever.open(tmp_path / name).info())))
+    assert infos[0] == infos[1] != infos[2]
+
+
+@pytest.mark.parametrize("answer", [(404, {"detail": "Not Found"}), (405, {}), (200, {"something": "else"}), (200, ["x"])])
+def test_another_server_of_the_wire_is_external(answer: tuple[int, Any]) -> None:
+    app = FastAPI()
+
+    @app.get("/v1/index")
+    async def about() -> JSONResponse:
+        return JSONResponse(answer[1], answer[0])
+
+    service = Service("other")
+    service.status = "ready"
+    with serving(app, service) as url:
+        assert asyncio.run(HttpRetriever(url).info()) == IndexInfo("external")

@@ -131,7 +131,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("quarantined for every later version", "            self._failing.clear()", "            pass"),
         ("leases of an older version still speak", "            self._ended.clear()", "            pass"),
         ("what is not the group's fault costs it a try", "self._leased[lease.group.id] -= 1", "pass"),
-        ("a worker of another release leased to", '("package", "config", "renderer", "prompts")', '("config", "renderer", "prompts")'),
+        ("a worker of another release leased to", "for name in asdict(self.handshake):", "for name in list(asdict(self.handshake))[1:]:"),
         ("groups opened twice", "if group.id in self._open or group.id in self._done:", "if False:"),
     ],
     "coordinator/checks.py": [

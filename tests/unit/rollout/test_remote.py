@@ -8,20 +8,25 @@ from typing import Any
 import pytest
 import torch
 
-from rolecast.config import RunConfig
+from rolecast.config import RunConfig, make_config
 from rolecast.coordinator.leases import TeamVersion
+from rolecast.judge.app import JudgeSettings, make_judge
 from rolecast.learner.backends import trained_weights
 from rolecast.methods.decor import DecorConfig
+from rolecast.methods.registry import judge_prompts
+from rolecast.retriever.app import RetrieverSettings, make_retriever
+from rolecast.retriever.index import build_index
 from rolecast.rollout.remote import RemoteTeam
-from rolecast.store.artifact import writing
+from rolecast.store.artifact import digest_of, writing
 from rolecast.store.local import LocalStore
-from rolecast.types import Version
+from rolecast.types import Passage, Version
 from rolecast.weights.adapters import is_adapter
 from rolecast.weights.canary import Canary, canary
 from rolecast.weights.settings import LoraConfig
 from rolecast.weights.team import Team
 from rolecast.weights.versions import KIND, CanaryError, write_version
 from rolecast.wire.coordinator import RunInfo
+from tests.live import serving
 from tests.tiny import TOKENIZER, tiny_model, tiny_team
 
 BASE = "sft/model"
@@ -109,3 +114,25 @@ def test_an_adapter_that_computes_something_else_is_refused(store: LocalStore, t
         team.load(bad)
     team.load(good)  # its weights are gone from memory by then
     assert spoken(team, "shared").logprobs == pytest.approx(of(model).logprobs, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bm25", "external"])
+def test_a_worker_says_what_its_services_are(store: LocalStore, tmp_path: Path, kind: str) -> None:
+    build_index([Passage("p", "", "text")], tmp_path / "index", "bm25")
+    config = make_config({"retriever": {"kind": kind, "patience": 7}, "judge": {"patience": 9}}, "here")
+    version, _ = published(store, tmp_path, 1, lora=False)
+    info = RunInfo(run="run", attempt=1, config=config.model_dump_json(), stage="rl", store=str(store.root), version=version)
+    settings = JudgeSettings(judge_backend="openai", judge_openai_url="http://127.0.0.1:9/v1", judge_openai_model="model-a")
+    with (
+        serving(*make_retriever(RetrieverSettings(index=str(tmp_path / "index"), topk=1))) as retriever,
+        serving(*make_judge(settings)) as judge,
+    ):
+        team = RemoteTeam.of(info, retriever, judge, tmp_path / "work")
+        team.meet()
+        team.load(version)
+    digest = digest_of((tmp_path / "index" / "manifest.json").read_bytes())
+    assert team.handshake.index == ("external" if kind == "external" else f"bm25 {digest}")
+    asked = ["answer", "decor.answerer", "decor.filter", "decor.planner"]
+    assert team.handshake.judge == " ".join(["model-a", *(f"{name}:{judge_prompts()[name]}" for name in asked)])
+    assert team.handshake.config == config.fingerprint
+    assert (team.retriever._client._patience, team.judge._client._patience) == (7, 9)  # type: ignore[attr-defined]

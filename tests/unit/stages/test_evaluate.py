@@ -91,6 +91,9 @@ def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, pl
     assert rows[5] == {"id": "test5", "answer": "The The", "golds": ["The The"], "status": "ok", "searches": 0}
     assert len(rows) == 10
     assert len(json.loads((folder / "traces.json").read_text())) == 3
+    provenance = json.loads((folder / "manifest.json").read_text())["provenance"]
+    assert provenance["config"] == run.fingerprint
+    assert (provenance["environment"]["index"], provenance["environment"]["judged_by"]) == ("bm25", "lexical")
 
 
 def test_a_test_of_which_episodes_are_missing_is_an_error_and_not_a_score(tmp_path: Path, played: Played) -> None:

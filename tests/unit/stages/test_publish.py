@@ -94,4 +94,6 @@ def test_workers_find_the_base_of_a_stage_that_starts_a_run(
     with open_publisher(run, cast, stage, team) as publisher:
         publisher.publish(0, trained_weights(team))
     info = RunInfo(run="run", attempt=1, config=config.model_dump_json(), stage="rl", store=str(tmp_path / "store"), version=told[0])
-    RemoteTeam.of(info, "http://127.0.0.1:9", "http://127.0.0.1:9", tmp_path / "work").load(told[0])  # the canary says that it is the same team
+    RemoteTeam.of(info, "http://127.0.0.1:9", "http://127.0.0.1:9", tmp_path / "work").load(
+        told[0]
+    )  # the canary says that it is the same team

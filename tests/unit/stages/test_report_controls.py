@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from rolecast.config import RunConfig
-from rolecast.stages.report import _controls
-from rolecast.types import Objective, Stage
+import json
+from pathlib import Path
+
+import pytest
+
+from rolecast.config import RunConfig, make_config
+from rolecast.retriever.index import build_index
+from rolecast.stages.environment import environment_of
+from rolecast.stages.report import _controls, report
+from rolecast.stages.run import create
+from rolecast.stages.segments import begin_segment
+from rolecast.types import Objective, Passage, Stage
 
 SFT, RL = RunConfig().schedule
 TWO = Stage("two", "rl", "sft", (Objective("search", "scout", 1e-3), Objective("answer", "teller", 1e-3)))
@@ -30,3 +39,18 @@ def test_tokens_are_those_of_all_stages() -> None:
 def test_what_is_not_known_is_none() -> None:
     assert _controls((SFT, RL), {}) == {"clip_fraction": None, "sampled_tokens": None}
     assert _controls((SFT,), {}) == {"sampled_tokens": None}
+
+
+def test_a_summary_says_what_was_searched_who_judged_and_how_it_was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLECAST_JUDGE_URL", "http://judge:8080")
+    run = create(tmp_path / "run", make_config({"judge": {"model": "model-a"}}, "here"))
+    build_index([Passage("p", "", "text")], run.index, "bm25")
+    begin_segment(run, "rl", 0, environment_of(run))
+    summary = json.loads(report(run).read_text())
+    about = summary["environment"]
+    assert about["index"].startswith("bm25 ")
+    assert about["judge"].startswith("model-a answer:")
+    assert (about["encoder"], about["shared"], about["fingerprint"]) == (None, {}, run.fingerprint)
+    [segment] = summary["segments"]["rl"]
+    assert segment["environment"]["overrides"] == {"ROLECAST_JUDGE_URL": "http://judge:8080"}
+    assert list(summary["segments"]) == ["rl"]

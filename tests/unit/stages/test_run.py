@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError
-from rolecast.stages.run import Run, create, erase, open_run, prepare, working
+from rolecast.stages.run import Run, create, erase, open_run, prepare, refuse_other, working
 from rolecast.store.artifact import verify, writing
 
 
@@ -84,3 +85,72 @@ def test_a_run_that_a_process_works_in_is_not_erased(tmp_path: Path) -> None:
 def test_what_is_no_place_for_a_run_is_refused(location: str) -> None:
     with pytest.raises(InputError, match=r"is no place for a run|names no run in a bucket"):
         create(location, RunConfig())
+
+
+def stages(**rl: object) -> RunConfig:
+    return make_config({"stages": {"rl": rl}}, "here")
+
+
+def test_how_a_run_is_run_may_change_when_it_goes_on(tmp_path: Path) -> None:
+    create(tmp_path / "run", RunConfig())
+    config = make_config({"retriever": {"patience": 5}, "engine": {"in_flight": 9}, "stages": {"rl": {"lease_seconds": 9}}}, "here")
+    assert create(tmp_path / "run", config).config == config == open_run(tmp_path / "run").config
+    assert config.fingerprint == RunConfig().fingerprint
+
+
+def test_what_may_change_while_a_stage_trains_may_not_when_it_has_ended(tmp_path: Path) -> None:
+    run = create(tmp_path / "run", stages(questions=8))
+    assert create(tmp_path / "run", stages(questions=16)).config.rl("rl").questions == 16
+    with writing(run.model("rl"), "model", {}) as partial:
+        (partial / "weights").write_text("w")
+    said = r"stage rl has ended, so stages\.rl\.questions from 16 to 8 changes nothing"
+    with pytest.raises(InputError, match=said):
+        create(tmp_path / "run", stages(questions=8))
+    with pytest.raises(InputError, match=said):
+        refuse_other(tmp_path / "run", stages(questions=8))
+    assert open_run(tmp_path / "run").config.rl("rl").questions == 16
+
+
+def test_a_run_in_lockstep_keeps_how_its_work_is_cut(tmp_path: Path) -> None:
+    def lockstep(batch: int, patience: float) -> RunConfig:
+        return make_config({"lockstep": True, "engine": {"max_batch": batch}, "retriever": {"patience": patience}}, "here")
+
+    create(tmp_path / "run", lockstep(8, 5))
+    assert create(tmp_path / "run", lockstep(8, 6)).config.retriever.patience == 6
+    with pytest.raises(InputError, match=r"differs in engine\.max_batch from 8 to 16\).*to the last bit"):
+        create(tmp_path / "run", lockstep(16, 6))
+
+
+def test_another_config_names_the_first_setting_and_counts_the_rest(tmp_path: Path) -> None:
+    create(tmp_path / "run", RunConfig())
+    with pytest.raises(InputError, match=r"another config \(differs in seed from 0 to 1\); name another folder or delete it$"):
+        create(tmp_path / "run", RunConfig(seed=1))
+    with pytest.raises(InputError, match=r"differs in seed from 0 to 1, and 2 more\)"):
+        create(tmp_path / "run", make_config({"seed": 1, "eval": {"n": 5}, "model": {"max_context": 64}}, "here"))
+
+
+def test_a_run_that_a_process_works_in_keeps_its_config(tmp_path: Path) -> None:
+    run = create(tmp_path / "run", stages(questions=8))
+    with working(run, "rl"), pytest.raises(InputError, match="in use by another process"):
+        create(tmp_path / "run", stages(questions=16))
+    assert open_run(tmp_path / "run").config.rl("rl").questions == 8
+
+
+def artifact(folder: Path, kind: str, text: str) -> str:
+    with writing(folder, kind, {}) as partial:
+        (partial / "weights").write_text(text)
+    return str(folder)
+
+
+def test_an_address_may_change_and_what_lies_there_may_not(tmp_path: Path) -> None:
+    first, copy, other = (artifact(tmp_path / name, "index", text) for name, text in (("a", "same"), ("b", "same"), ("c", "other")))
+    run = create(tmp_path / "run", make_config({"retriever": {"index": first}}, "here"))
+    shutil.rmtree(first)  # it is not asked again
+    assert create(tmp_path / "run", run.config).shared == run.shared
+    moved = create(tmp_path / "run", make_config({"retriever": {"index": copy}}, "here"))
+    assert (moved.shared, moved.fingerprint) == (run.shared, run.fingerprint)
+    assert open_run(tmp_path / "run").config.retriever.index == copy
+    for index in (other, None):
+        with pytest.raises(InputError, match=r"retriever\.index names another artifact than the run was made with"):
+            create(tmp_path / "run", make_config({"retriever": {"index": index}}, "here"))
+    assert open_run(tmp_path / "run").config.retriever.index == copy

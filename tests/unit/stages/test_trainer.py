@@ -21,6 +21,7 @@ from rolecast.stages import checkpoints
 from rolecast.stages import rl as rl_stage
 from rolecast.stages.rl import Trainer, TrainerState
 from rolecast.stages.run import Run
+from rolecast.stages.segments import segments_of
 from rolecast.types import Gold, Question, Stage
 from rolecast.weights.team import Casting
 from tests.tiny import tiny_team
@@ -106,3 +107,15 @@ def test_a_stage_goes_on_from_its_newest_checkpoint(run: Run, started: list[Path
     assert isinstance(trainer.learner.backend, PlainBackend)
     [part] = trainer.learner.backend.optimizers["shared"].parts
     assert part.state  # the momentum that was saved
+
+
+def test_a_stage_records_how_it_is_run_from_where_it_goes_on(run: Run, started: list[Path | None]) -> None:
+    trainer = opened(run)
+    checkpoints.save(run, "rl", 3, trainer.learner, asdict(trainer.progress), keep=2)
+    again = Run(run.path, make_config({"stages": {"rl": {**SETTINGS, "questions": 5}}}, "here"))
+    opened(again)
+    segments = segments_of(again, "rl")
+    assert [(s["step"], s["settings"]["stages.rl.questions"], s["environment"]["judge"]) for s in segments] == [
+        (0, 8, "here"),
+        (3, 5, "here"),
+    ]
