@@ -164,7 +164,7 @@ def test_a_timeout_is_unscored(server: tuple[str, Endpoint]) -> None:
     begun = time.monotonic()
     found = ask(server, "Score: 1", delay=5.0, timeout=0.1)
     assert found.score is None
-    assert "ReadTimeout" in found.reason
+    assert "ReadTimeout" in found.reason or "no verdict within" in found.reason  # the tries' limit, or that of all of them
     assert time.monotonic() - begun < 4
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError
-from rolecast.stages.run import Run, create, erase, open_run, prepare, refuse_other, working
+from rolecast.stages.run import Run, _note_seconds, create, erase, open_run, prepare, refuse_other, seconds, working
 from rolecast.store.artifact import verify, writing
 
 
@@ -154,3 +154,24 @@ def test_an_address_may_change_and_what_lies_there_may_not(tmp_path: Path) -> No
         with pytest.raises(InputError, match=r"retriever\.index names another artifact than the run was made with"):
             create(tmp_path / "run", make_config({"retriever": {"index": index}}, "here"))
     assert open_run(tmp_path / "run").config.retriever.index == copy
+
+
+def test_a_folder_that_holds_something_else_is_no_place_for_a_run(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for refused in (create, refuse_other):
+        with pytest.raises(InputError, match=f"{tmp_path} exists and is not a run; name another folder"):
+            refused(tmp_path, RunConfig())
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_run_is_named_by_the_address_that_commands_take(tmp_path: Path) -> None:
+    assert Run(tmp_path, RunConfig()).place == str(tmp_path)
+    assert Run(tmp_path, RunConfig(), location="s3://bucket/runs/a").place == "s3://bucket/runs/a"
+
+
+def test_a_stages_seconds_add_up_over_its_attempts(tmp_path: Path) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    for spent in (0.26, 1.26):
+        _note_seconds(run, "rl", spent)
+    _note_seconds(run, "sft", 2)
+    assert seconds(run) == {"rl": 1.6, "sft": 2}
