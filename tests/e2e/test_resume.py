@@ -126,6 +126,23 @@ def test_two_runs_are_bitwise_equal_and_old_checkpoints_are_pruned(tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_a_run_goes_on_with_other_questions_over_a_shared_model_and_index(tmp_path: Path, finished: Path) -> None:
+    shared = (f"stages.sft.model={finished / 'sft' / 'model'}", f"retriever.index={finished / 'index'}")
+    run = tmp_path / "run"
+    kill_when(tmp_path, run, lambda: MOMENTS["rl after a checkpoint"](run), *shared)
+    assert not (run / "index").exists()
+    saved = max(int(path.name.removeprefix("step-")) for path in (run / "rl" / "checkpoints").glob("step-*"))
+    finish(tmp_path, run, *shared, "stages.rl.questions=3", "stages.rl.lease_seconds=99")
+    summary = json.loads((run / "summary.json").read_text())
+    segments = [(s["step"], s["settings"]["stages.rl.questions"], s["settings"]["stages.rl.lease_seconds"]) for s in summary["segments"]["rl"]]
+    assert segments == [(0, 4, 60.0), (saved, 3, 99.0)]
+    assert set(summary["environment"]["shared"]) == {"stages.sft.model", "retriever.index"}
+    assert (run / "sft" / "model" / "manifest.json").read_bytes() == (finished / "sft" / "model" / "manifest.json").read_bytes()
+    grouped = [json.loads(line)["groups"] for line in (run / "rl" / "metrics.jsonl").read_text().splitlines() if "groups" in line]
+    assert max(grouped[saved:]) <= 3 < max(grouped[:saved])
+
+
+@pytest.mark.slow
 def test_a_second_process_is_refused_while_one_works(tmp_path: Path) -> None:
     run = tmp_path / "run"
     first = start(tmp_path, run)
