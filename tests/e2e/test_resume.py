@@ -134,7 +134,9 @@ def test_a_run_goes_on_with_other_questions_over_a_shared_model_and_index(tmp_pa
     saved = max(int(path.name.removeprefix("step-")) for path in (run / "rl" / "checkpoints").glob("step-*"))
     finish(tmp_path, run, *shared, "stages.rl.questions=3", "stages.rl.lease_seconds=99")
     summary = json.loads((run / "summary.json").read_text())
-    segments = [(s["step"], s["settings"]["stages.rl.questions"], s["settings"]["stages.rl.lease_seconds"]) for s in summary["segments"]["rl"]]
+    segments = [
+        (s["step"], s["settings"]["stages.rl.questions"], s["settings"]["stages.rl.lease_seconds"]) for s in summary["segments"]["rl"]
+    ]
     assert segments == [(0, 4, 60.0), (saved, 3, 99.0)]
     assert set(summary["environment"]["shared"]) == {"stages.sft.model", "retriever.index"}
     assert (run / "sft" / "model" / "manifest.json").read_bytes() == (finished / "sft" / "model" / "manifest.json").read_bytes()

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 
 from rolecast.errors import InputError, RolecastError
 from rolecast.service.app import Service
-from rolecast.service.client import JsonClient, NoAnswer
+from rolecast.service.client import JsonClient, NoAnswer, NoSuchRoute
 from rolecast.service.logs import REQUEST_ID
 from tests.live import serving
 
@@ -80,7 +80,8 @@ def test_what_may_pass_is_tried_again(server: tuple[str, Script], status: int) -
 
 
 @pytest.mark.parametrize(
-    ("status", "error"), [(400, RolecastError), (401, RolecastError), (404, RolecastError), (413, RolecastError), (422, InputError)]
+    ("status", "error"),
+    [(400, RolecastError), (401, RolecastError), (404, NoSuchRoute), (405, NoSuchRoute), (413, RolecastError), (422, InputError)],
 )
 def test_a_refusal_is_final(server: tuple[str, Script], status: int, error: type[RolecastError]) -> None:
     clock = Clock()
