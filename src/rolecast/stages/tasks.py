@@ -100,11 +100,9 @@ def _launch(run: str, stage: str, kind: str, launcher: str, settings: dict[str, 
 
 def _job_settings(job: str) -> dict[str, Any]:
     from rolecast.launching.spec import BY_PIPELINE
+    from rolecast.reading import read_json
 
-    try:
-        settings = json.loads(job)
-    except ValueError as error:
-        raise InputError(f"job is not JSON: {error}") from None
+    settings = read_json(job, "job")
     if not isinstance(settings, dict) or BY_PIPELINE & set(settings):
         raise InputError("job is a JSON object with keys of a training job's spec, without run, stage and kind, which the pipeline sets")
     return settings
