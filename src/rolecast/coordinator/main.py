@@ -11,8 +11,9 @@ import uvicorn
 
 from rolecast.coordinator.app import make_app
 from rolecast.coordinator.checks import Rules
-from rolecast.coordinator.leases import Coordinator, Handshake
+from rolecast.coordinator.leases import Coordinator
 from rolecast.coordinator.tokens import release_key, worker_token
+from rolecast.leasing import Handshake
 from rolecast.processes import die_with_parent
 from rolecast.service.logs import configure_logging
 

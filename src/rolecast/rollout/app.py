@@ -18,10 +18,10 @@ from prometheus_client import Counter
 from pydantic import Field
 
 from rolecast.coordinator.client import HttpCoordinator
-from rolecast.coordinator.leases import Refused
 from rolecast.coordinator.tokens import release_key
 from rolecast.errors import EngineError, InputError, RolecastError
 from rolecast.judge.client import HttpJudge
+from rolecast.leasing import Refused
 from rolecast.retriever.client import HttpRetriever
 from rolecast.rollout.remote import RemoteTeam
 from rolecast.rollout.worker import Worker

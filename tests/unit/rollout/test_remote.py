@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from rolecast.config import RunConfig
-from rolecast.coordinator.leases import TeamVersion
 from rolecast.learner.backends import trained_weights
+from rolecast.leasing import TeamVersion
 from rolecast.methods.decor import DecorConfig
 from rolecast.rollout.remote import RemoteTeam
 from rolecast.store.artifact import writing

@@ -9,9 +9,9 @@ import pytest
 
 from rolecast.cli import main, rollout
 from rolecast.coordinator.client import HttpCoordinator
-from rolecast.coordinator.leases import Refused
 from rolecast.coordinator.tokens import release_key
 from rolecast.errors import InputError, RolecastError
+from rolecast.leasing import Refused
 from rolecast.rollout import app
 from rolecast.rollout.app import RolloutSettings
 
