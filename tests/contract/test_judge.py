@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from rolecast.errors import InputError, RolecastError
-from rolecast.judge.app import JudgeSettings, make_judge
+from rolecast.judge.app import make_judge
 from rolecast.judge.client import HttpJudge
 from rolecast.judge.lexical import LexicalJudge
+from rolecast.judge.settings import JudgeSettings
 from rolecast.ports import Judge, Verdict
 from rolecast.types import Gold, Hop
 from tests.live import serving

@@ -15,9 +15,10 @@ import pytest
 from rolecast.errors import InputError
 from rolecast.ports import Retriever
 from rolecast.retriever import dense
-from rolecast.retriever.app import RetrieverSettings, make_retriever
+from rolecast.retriever.app import make_retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever, build_index
+from rolecast.retriever.settings import RetrieverSettings
 from rolecast.types import Passage
 from tests.live import serving
 
