@@ -16,7 +16,7 @@ from pathlib import Path
 from rolecast.config import RlConfig
 from rolecast.errors import CollapseError, Interrupted, RolecastError
 from rolecast.evaluation import tasks
-from rolecast.evaluation.metrics import shortfall
+from rolecast.evaluation.metrics import shortfall, valid_share
 from rolecast.evaluation.tasks import Task, means
 from rolecast.evaluation.trace import trace
 from rolecast.learner import checkpoint
@@ -33,7 +33,7 @@ from rolecast.stages.metrics import MetricsLog
 from rolecast.stages.progress import Progress
 from rolecast.stages.publish import Publisher, open_publisher
 from rolecast.stages.run import Run
-from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled, valid_share
+from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled
 from rolecast.stages.stopping import stopping
 from rolecast.stages.team import load_questions, training_team, write_model
 from rolecast.store.artifact import write_text, writing
@@ -253,7 +253,7 @@ class Trainer:
         }
 
     def _keep_traces(self, step: int, done: list[Trajectory]) -> None:
-        kept = [trace(t) for t in done[: self.config.traces]]
+        kept = [trace(t, self.task) for t in done[: self.config.traces]]
         (self.folder / "traces").mkdir(parents=True, exist_ok=True)
         write_text(self.folder / "traces" / f"step-{step:06d}.json", json.dumps(kept))
 
