@@ -36,89 +36,30 @@ group "default" {
   targets = ["cpu"]
 }
 
-group "cpu" {
-  targets = ["control", "retriever", "judge", "rollout", "learner", "agent"]
-}
-
-group "cuda" {
-  targets = ["retriever-cuda", "rollout-cuda", "learner-cuda"]
-}
-
 target "_common" {
-  context = "."
+  context    = "."
+  dockerfile = "images/Dockerfile"
   args = {
     PYTHON_IMAGE = PYTHON_IMAGE
+    TORCH_INDEX  = TORCH_INDEX
+    ENCODER      = ENCODER
     VERSION      = VERSION
     REVISION     = REVISION
   }
 }
 
-target "control" {
-  inherits   = ["_common"]
-  dockerfile = "images/control/Dockerfile"
-  tags       = ["${REGISTRY}/rolecast-control:${TAG}"]
+target "cpu" {
+  name     = part
+  matrix   = { part = ["control", "retriever", "judge", "rollout", "learner", "agent"] }
+  inherits = ["_common"]
+  target   = part
+  tags     = ["${REGISTRY}/rolecast-${part}:${TAG}"]
 }
 
-target "judge" {
-  inherits   = ["_common"]
-  dockerfile = "images/judge/Dockerfile"
-  tags       = ["${REGISTRY}/rolecast-judge:${TAG}"]
-}
-
-target "retriever" {
-  inherits   = ["_common"]
-  dockerfile = "images/retriever/Dockerfile"
-  tags       = ["${REGISTRY}/rolecast-retriever:${TAG}"]
-  args = {
-    TORCH_INDEX = TORCH_INDEX
-    ENCODER     = ENCODER
-  }
-}
-
-target "rollout" {
-  inherits   = ["_common"]
-  dockerfile = "images/rollout/Dockerfile"
-  tags       = ["${REGISTRY}/rolecast-rollout:${TAG}"]
-  args = {
-    TORCH_INDEX = TORCH_INDEX
-  }
-}
-
-target "learner" {
-  inherits   = ["_common"]
-  dockerfile = "images/learner/Dockerfile"
-  tags       = ["${REGISTRY}/rolecast-learner:${TAG}"]
-  args = {
-    TORCH_INDEX = TORCH_INDEX
-  }
-}
-
-target "agent" {
-  inherits   = ["_common"]
-  dockerfile = "images/agent/Dockerfile"
-  tags       = ["${REGISTRY}/rolecast-agent:${TAG}"]
-  args = {
-    TORCH_INDEX = TORCH_INDEX
-  }
-}
-
-target "retriever-cuda" {
-  inherits   = ["_common"]
-  dockerfile = "images/retriever/Dockerfile.cuda"
-  tags       = ["${REGISTRY}/rolecast-retriever:${TAG}-cuda"]
-  args = {
-    ENCODER = ENCODER
-  }
-}
-
-target "rollout-cuda" {
-  inherits   = ["_common"]
-  dockerfile = "images/rollout/Dockerfile.cuda"
-  tags       = ["${REGISTRY}/rolecast-rollout:${TAG}-cuda"]
-}
-
-target "learner-cuda" {
-  inherits   = ["_common"]
-  dockerfile = "images/learner/Dockerfile.cuda"
-  tags       = ["${REGISTRY}/rolecast-learner:${TAG}-cuda"]
+target "cuda" {
+  name     = "${part}-cuda"
+  matrix   = { part = ["retriever", "rollout", "learner"] }
+  inherits = ["_common"]
+  target   = "${part}-cuda"
+  tags     = ["${REGISTRY}/rolecast-${part}:${TAG}-cuda"]
 }

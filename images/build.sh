@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds images with the first of docker, podman and buildah that is there.
 # Usage: images/build.sh [NAME...], where NAME is a part, or a part with "-cuda"; the six CPU images by default.
-# Environment: REGISTRY (localhost), TAG (dev), TORCH_INDEX, PYTHON_IMAGE, ENCODER (see the Dockerfiles), BUILD_TOOL, and BUILD_ARGS, which
+# Environment: REGISTRY (localhost), TAG (dev), TORCH_INDEX, PYTHON_IMAGE, ENCODER (see the Dockerfile), BUILD_TOOL, and BUILD_ARGS, which
 # is given to the builder as it is, say "--network host".
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,18 +21,15 @@ read -ra extra <<<"${BUILD_ARGS:-}"
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
 arguments=(--build-arg "VERSION=$version" --build-arg "REVISION=$revision")
-[ -z "${PYTHON_IMAGE:-}" ] || arguments+=(--build-arg "PYTHON_IMAGE=$PYTHON_IMAGE")
+for argument in PYTHON_IMAGE TORCH_INDEX ENCODER; do
+    [ -z "${!argument:-}" ] || arguments+=(--build-arg "$argument=${!argument}")
+done
 
 [ $# -gt 0 ] || set -- control judge retriever rollout agent learner
 for name in "$@"; do
     part=${name%-cuda} suffix=${name#"${name%-cuda}"}
-    file=images/$part/Dockerfile${suffix/-/.}
-    [ -f "$file" ] || { echo "build: no image $name; there is no $file" >&2; exit 2; }
-    chosen=("${arguments[@]}")
-    for argument in TORCH_INDEX ENCODER; do
-        if [ -n "${!argument:-}" ] && grep -q "^ARG $argument" "$file"; then chosen+=(--build-arg "$argument=${!argument}"); fi
-    done
+    grep -q "^FROM runtime AS $name\$" images/Dockerfile || { echo "build: no image $name in images/Dockerfile" >&2; exit 2; }
     image=$registry/rolecast-$part:$tag$suffix
     echo "build: $image"
-    "${build[@]}" "${extra[@]}" "${chosen[@]}" --tag "$image" --file "$file" .
+    "${build[@]}" "${extra[@]}" "${arguments[@]}" --target "$name" --tag "$image" --file images/Dockerfile .
 done

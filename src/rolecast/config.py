@@ -5,12 +5,10 @@ Each part is defined beside what it configures where that part has a module of i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -30,6 +28,7 @@ from rolecast.learner.settings import BackendConfig, OptimizerConfig
 from rolecast.methods import registry
 from rolecast.methods.base import Method, MethodConfig
 from rolecast.methods.registry import make_method
+from rolecast.reading import read_json, read_mapping
 from rolecast.schedule import Schedule
 from rolecast.teachers.base import TeacherErrors
 from rolecast.types import Stage
@@ -296,19 +295,7 @@ def _plain(settings: Any) -> Any:
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """A YAML file with `key.sub=value` overrides, values in YAML."""
-    try:
-        data = _read_yaml(path.read_text()) or {}
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such config file; see configs/ for examples") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error.__class__.__name__})") from None
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: a config is a mapping of keys to values")
-    for override in overrides:
-        _override(data, override)
-    return make_config(data, str(path))
+    return make_config(read_mapping(path, overrides, "config"), str(path))
 
 
 def make_config(data: dict[str, Any], origin: str) -> RunConfig:
@@ -329,64 +316,3 @@ def describe(error: ValidationError) -> str:
 
 def read_json_config(text: str, origin: str = "config") -> RunConfig:
     return make_config(read_json(text, origin), origin)
-
-
-def read_json(text: str, origin: str) -> Any:
-    try:
-        return json.loads(text, object_pairs_hook=_distinct)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{origin}: not JSON: {error}") from None
-    except RecursionError:
-        raise InputError(f"{origin}: nested too deeply") from None
-    except InputError as error:
-        raise InputError(f"{origin}: {error}") from None
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; of two equal keys the last would win without a word."""
-    data = dict(pairs)
-    if len(data) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise InputError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is given twice; keep one")
-    return data
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a mapping that has a key twice."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen: set[tuple[str, str]] = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if (key.tag, key.value) in seen:
-                raise InputError(f"key {key.value!r} is given twice, again in line {key.start_mark.line + 1}; keep one")
-            seen.add((key.tag, key.value))
-        return node
-
-
-def _read_yaml(text: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise InputError(f"not YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise InputError("nested too deeply") from None
-
-
-def _override(data: dict[str, Any], override: str) -> None:
-    key, separator, value = override.partition("=")
-    if not separator or not key:
-        raise InputError(f"override {override!r}: write key.sub=value")
-    *parents, last = key.split(".")
-    at = data
-    for parent in parents:
-        child = at.setdefault(parent, {})
-        if child is None:
-            child = at[parent] = {}
-        if not isinstance(child, dict):
-            raise InputError(f"override {override!r}: {parent} is a value, not a section")
-        at = child
-    try:
-        at[last] = _read_yaml(value)
-    except InputError as error:
-        raise InputError(f"override {override!r}: {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import logging
 import os
 import signal
@@ -29,8 +30,16 @@ def _lives(pid: int) -> bool:
     return state not in "ZX"
 
 
+def prepare_output() -> None:
+    """What the encoding of a terminal or a file lacks is printed as "?", where Python would raise."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not what a test or kfp put in its place
+            stream.reconfigure(errors="replace")
+
+
 def prepare_process() -> None:
-    """Log lines of one form, and libraries that stay quiet about themselves."""
+    """Log lines of one form, output in any encoding, and libraries that stay quiet about themselves."""
+    prepare_output()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

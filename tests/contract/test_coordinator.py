@@ -22,9 +22,10 @@ from rolecast.coordinator import app
 from rolecast.coordinator.app import make_app
 from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.client import HttpControl, HttpCoordinator
-from rolecast.coordinator.leases import Coordinator, Group, Handshake, Lease, Malformed, Refused, Stopped, TeamVersion
+from rolecast.coordinator.leases import Coordinator
 from rolecast.coordinator.tokens import worker_token
 from rolecast.errors import RolecastError
+from rolecast.leasing import Group, Handshake, Lease, Malformed, Refused, Stopped, TeamVersion
 from rolecast.ports import Sampling
 from rolecast.types import Action, Gold, Hop, Observation, Question, Reward, Thread, Trajectory
 from rolecast.wire import coordinator as wire

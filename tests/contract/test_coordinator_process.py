@@ -13,9 +13,9 @@ import pytest
 from rolecast.config import RunConfig
 from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.client import HttpCoordinator
-from rolecast.coordinator.leases import Group, Handshake, Refused, TeamVersion
 from rolecast.coordinator.process import child_coordinator
 from rolecast.errors import InputError, RolecastError
+from rolecast.leasing import Group, Handshake, Refused, TeamVersion
 from rolecast.ports import Sampling
 from rolecast.stages.publish import served
 from rolecast.stages.run import Run

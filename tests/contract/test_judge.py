@@ -11,10 +11,11 @@ import httpx
 import pytest
 
 from rolecast.errors import InputError, RolecastError
-from rolecast.judge.app import JudgeSettings, make_judge, open_judge
+from rolecast.judge.app import make_judge, open_judge
 from rolecast.judge.client import HttpJudge
 from rolecast.judge.kinds import ANSWER
 from rolecast.judge.lexical import LexicalJudge
+from rolecast.judge.settings import JudgeSettings
 from rolecast.ports import Judge, Verdict
 from rolecast.types import Gold, Hop
 from tests.live import serving

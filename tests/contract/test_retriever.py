@@ -18,9 +18,10 @@ from fastapi.responses import JSONResponse
 from rolecast.errors import InputError
 from rolecast.ports import IndexInfo, Retriever
 from rolecast.retriever import dense
-from rolecast.retriever.app import RetrieverSettings, make_retriever
+from rolecast.retriever.app import make_retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever, build_index
+from rolecast.retriever.settings import RetrieverSettings
 from rolecast.service.app import Service
 from rolecast.store.artifact import MANIFEST
 from rolecast.types import Passage

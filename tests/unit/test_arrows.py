@@ -15,17 +15,24 @@ from rolecast.methods.registry import find, known
 ROOT = Path(rolecast.__file__).parent
 METHODS = [folder.name for folder in (ROOT / "methods").iterdir() if (folder / "__init__.py").exists()]
 LAYERS = [  # a module imports those of its own line and of the lines above
-    "errors types seeding",
+    "errors types seeding reading",
     "ports",
-    "rewards.text credit tags judge.kinds rollout.render world.grammar",
-    "judge.evidence rollout.env",
+    "leasing learner.settings rewards.text credit tags judge.kinds rollout.render world.grammar",
+    "judge.evidence rollout.scheduler rollout.env wire.coordinator",
     "teachers.base",
     "methods.base",
     "methods.registry methods.one_answer teachers.examples teachers.drills",
     " ".join(f"methods.{name}" for name in METHODS),
     "judge.lexical judge.openai wire.judge config",
+    "coordinator learner rollout",
     "stages cli",
 ]
+APART = [  # of each line none imports another: what they share is on a line above
+    {f"methods.{name}" for name in METHODS},
+    {"coordinator", "learner", "rollout"},
+]
+# What puts a process together: a worker with its clients, the learner's job.
+EDGES = {"rollout.app", "learner.main"}
 RANK = {name: rank for rank, line in enumerate(LAYERS) for name in line.split()}
 
 
@@ -38,22 +45,40 @@ def layer(module: str) -> str | None:
 def imported(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "rolecast":
-            base = node.module.removeprefix("rolecast").lstrip(".")
-            found |= {f"{base}.{alias.name}".lstrip(".") for alias in node.names}
-    return found
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: a relative import; write the module's whole name"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name.removeprefix("rolecast.") for name in found if name.startswith("rolecast.")}
 
 
-MODULES = [path for path in ROOT.rglob("*.py") if layer(".".join(path.relative_to(ROOT).with_suffix("").parts))]
+def dotted(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+EVERY = sorted(path for path in ROOT.rglob("*.py") if dotted(path) not in EDGES)
+MODULES = [path for path in EVERY if layer(dotted(path))]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_import_runs_up(path: Path) -> None:
-    own = layer(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    own = layer(dotted(path))
     assert own is not None
     used = {name for module in imported(path) if (name := layer(module))}
     assert not [name for name in used if RANK[name] > RANK[own]]
-    assert not own.startswith("methods.") or own.split(".")[1] not in METHODS or not (used & {f"methods.{m}" for m in METHODS} - {own})
+
+
+@pytest.mark.parametrize("group", APART, ids=lambda group: sorted(group)[0])
+def test_parts_that_are_apart_know_nothing_of_each_other(group: set[str]) -> None:
+    for path in EVERY:
+        own = {part for part in group if within(dotted(path), part)}
+        others = {part for part in group - own for module in imported(path) if within(module, part)}
+        assert not own or not others, f"{dotted(path)} imports {', '.join(sorted(others))}"
+
+
+def within(module: str, part: str) -> bool:
+    return f"{module}.".startswith(f"{part}.")
 
 
 def test_every_preset_in_a_folder_is_declared() -> None:

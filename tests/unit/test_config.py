@@ -233,34 +233,6 @@ def test_a_config_that_is_no_json_is_an_input_error() -> None:
         read_json_config("{")
 
 
-def test_a_key_that_is_given_twice_is_refused(write: Write) -> None:
-    message(write("seed: 1\nseed: 2"))
-
-
-@pytest.mark.parametrize(
-    ("content", "key", "line"),
-    [
-        ("seed: 1\nname: a\nseed: 2", "seed", 3),
-        ("stages:\n  rl:\n    steps: 1\n    group: 2\n    steps: 1\n", "steps", 5),
-        ("data: {world: {questions: {dev: 1,\n dev: 1}}}", "dev", 2),
-        ("'seed': 1\nseed: 2", "seed", 2),
-    ],
-)
-def test_the_second_of_two_keys_is_named_with_its_line(write: Write, content: str, key: str, line: int) -> None:
-    assert f"run.yaml: key '{key}' is given twice, again in line {line};" in message(write(content))
-
-
-def test_keys_of_two_sections_may_be_equal_and_a_merged_key_may_be_set(write: Write) -> None:
-    config = load_config(write("stages:\n  sft: &a {steps: 3, keep: 4}\n  rl: {<<: *a, steps: 5}"))
-    assert (config.sft("sft").steps, config.rl("rl").steps, config.rl("rl").keep) == (3, 5, 4)
-
-
-def test_a_key_that_is_given_twice_is_refused_in_overrides_and_json(write: Write) -> None:
-    assert "override 'stages.rl={steps: 1, steps: 2}': key 'steps' is given twice" in message(write(""), ["stages.rl={steps: 1, steps: 2}"])
-    with pytest.raises(InputError, match=r"^run\.json: key 'seed' is given twice"):
-        read_json_config('{"seed": 1, "seed": 2}', "run.json")
-
-
 @pytest.mark.parametrize("content", ["data: {world: {entities: {train: -5}}}", "data: {world: {questions: {train: -1}}}", "threads: -1"])
 def test_counts_are_not_negative(write: Write, content: str) -> None:
     message(write(content))

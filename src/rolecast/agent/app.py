@@ -10,45 +10,22 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
-from pydantic import Field, model_validator
 
 from rolecast.agent.chat import add_chat_routes
 from rolecast.agent.core import Agent
 from rolecast.agent.episodes import Episodes, Unavailable
+from rolecast.agent.settings import AgentSettings
 from rolecast.agent.traces import add_trace_routes
 from rolecast.errors import InputError, RolecastError
 from rolecast.ports import Retriever
 from rolecast.retriever.batching import LoopThread
 from rolecast.retriever.client import HttpRetriever
 from rolecast.service.app import Service, make_app
-from rolecast.service.settings import ServiceSettings
 from rolecast.types import Trajectory
 
 log = logging.getLogger(__name__)
 PROBE_SECONDS = 5.0  # between two questions to the retriever whether it is there
 MISSES = 3  # so often in a row it must not answer before the agent is not ready
-
-
-class AgentSettings(ServiceSettings):
-    """`run`: a folder, or s3://bucket/prefix/NAME. `stage`: whose model; by default the last one that the run has trained.
-
-    Without `retriever_url` the team searches the run's own index. `model_name`: the id that clients see, by default the run's name.
-    """
-
-    run: str = ""
-    stage: str | None = None
-    model_name: str = ""
-    retriever_url: str = ""
-    retriever_patience: float = Field(20.0, ge=0)  # seconds that a search waits for a retriever that is restarting
-    max_live: int = Field(64, ge=1)  # questions played at once
-    max_waiting: int = Field(256, ge=0)  # questions that wait; more are refused
-    keep_traces: int = Field(256, ge=0)
-
-    @model_validator(mode="after")
-    def _named(self) -> AgentSettings:
-        if not self.run:
-            raise ValueError("which run? Name it: `rolecast agent serve RUN`, or set ROLECAST_RUN")
-        return self
 
 
 Open = Callable[[AgentSettings, Retriever | None], Agent]

@@ -44,7 +44,7 @@ def render_page(trace: Mapping[str, Any], team: str) -> str:
         .render(
             trace=trace,
             team=team,
-            data={"roles": roles, "stages": {"serve": "Served"}, "trace": {**trace, "em": None, "stage": "serve"}},
+            data={"roles": roles, "stages": {"serve": "Served"}, "trace": {**trace, "outcome": "unknown", "stage": "serve"}},
             style=Markup(_asset("report.css")),
             script=Markup(script),
             # The page's policy lets this one script run: what a model or a client wrote cannot.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -28,9 +28,10 @@ def render(
 
     `rolecast deploy render --kind pytorchjob --set run=s3://store/runs/a --set stage=rl --set image=registry/rolecast-learner:1 --set nodes=2`
     """
-    from rolecast.launching.render import read_values, render_inference_service, render_job, to_yaml
+    from rolecast.launching.render import render_inference_service, render_job, to_yaml
+    from rolecast.reading import read_mapping
 
-    values: dict[str, Any] = read_values(spec, overrides or ())
+    values = read_mapping(spec, overrides or (), "spec")
     source = str(spec or "--set")
     manifests = [render_inference_service(values, source)] if kind == "inferenceservice" else render_job(kind, values, source)
     typer.echo(to_yaml(manifests), nl=False)

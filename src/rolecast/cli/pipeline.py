@@ -68,11 +68,11 @@ def submit(
     import json
 
     from rolecast.config import load_config
-    from rolecast.launching.render import read_values
     from rolecast.launching.spec import BY_PIPELINE, read_spec
     from rolecast.launching.submit import submit as start
+    from rolecast.reading import read_mapping
 
-    settings = read_values(job, ())
+    settings = read_mapping(job, (), "spec")
     if given := sorted(BY_PIPELINE & set(settings)):
         raise InputError(f"{job}: leave out {given[0]}; --run says where the run lives, and the pipeline runs every stage as its kind")
     loaded = load_config(config, overrides or ())

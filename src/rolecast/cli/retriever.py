@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
+
+from rolecast.cli.flags import takes_settings
+from rolecast.retriever.settings import RetrieverSettings
 
 app = typer.Typer(help="Serve an index.")
 
@@ -15,26 +16,13 @@ def _group() -> None:
 
 
 @app.command()
-def serve(
-    index: Annotated[str | None, typer.Option(metavar="URI", help="A folder or s3://bucket/prefix/key of a committed index.")] = None,
-    kind: Annotated[str | None, typer.Option(help="bm25, dense or hybrid; by default what the index was built as.")] = None,
-    topk: Annotated[str | None, typer.Option(help="Passages per query for requests that do not say (3).")] = None,
-    max_batch: Annotated[str | None, typer.Option(help="Queries of one search at most (64).")] = None,
-    batch_milliseconds: Annotated[str | None, typer.Option(help="How long a query waits for company (2).")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on (0.0.0.0).")] = None,
-    port: Annotated[str | None, typer.Option(help="Port to listen on; 0 takes a free one (8080).")] = None,
-    max_body_bytes: Annotated[str | None, typer.Option(help="Larger requests are refused (8388608).")] = None,
-    drain_seconds: Annotated[str | None, typer.Option(help="How long requests may take after SIGTERM (30).")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error (info).")] = None,
-) -> None:
+@takes_settings(RetrieverSettings)
+def serve(settings: RetrieverSettings) -> None:
     """Search over HTTP: /retrieve, /search, /fetch, /v1/embeddings, /healthz, /readyz, /metrics.
 
-    Every option can be given as ROLECAST_<NAME> instead. S3 takes ROLECAST_S3_ENDPOINT and AWS credentials from the environment.
+    S3 takes ROLECAST_S3_ENDPOINT and AWS credentials from the environment.
     """
-    flags = dict(locals())
-    from rolecast.retriever.app import RetrieverSettings, make_retriever
+    from rolecast.retriever.app import make_retriever
     from rolecast.service.server import serve as serve_app
-    from rolecast.service.settings import read_settings
 
-    settings = read_settings(RetrieverSettings, flags)
     serve_app(*make_retriever(settings), settings)

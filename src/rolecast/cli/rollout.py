@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
+
+from rolecast.cli.flags import takes_settings
+from rolecast.rollout.settings import RolloutSettings
 
 app = typer.Typer(help="Play episodes for a learner.")
 
@@ -15,27 +16,14 @@ def _group() -> None:
 
 
 @app.command()
-def serve(
-    coordinator_url: Annotated[str | None, typer.Option(metavar="URL", help="The learner's coordinator.")] = None,
-    retriever_url: Annotated[str | None, typer.Option(metavar="URL", help="The retriever to search.")] = None,
-    judge_url: Annotated[str | None, typer.Option(metavar="URL", help="The judge that scores.")] = None,
-    capacity: Annotated[str | None, typer.Option(help="Groups played at once (16).")] = None,
-    name: Annotated[str | None, typer.Option(help="The worker's name; by default made from the host's.")] = None,
-    workdir: Annotated[str | None, typer.Option(help="Where versions are kept; a temporary folder by default.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on (0.0.0.0).")] = None,
-    port: Annotated[str | None, typer.Option(help="Port of probes and metrics; 0 takes a free one (8080).")] = None,
-    drain_seconds: Annotated[str | None, typer.Option(help="How long episodes may take after SIGTERM (30).")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error (info).")] = None,
-) -> None:
+@takes_settings(RolloutSettings)
+def serve(settings: RolloutSettings) -> None:
     """Lease groups of episodes, play them with the version that the lease names, score and submit them.
 
-    Every option can be given as ROLECAST_<NAME> instead. Versions come from the run's store: S3 takes ROLECAST_S3_ENDPOINT and
-    AWS credentials from the environment.
+    Versions come from the run's store: S3 takes ROLECAST_S3_ENDPOINT and AWS credentials from the environment. The release's key
+    is read from ROLECAST_RELEASE_KEY alone.
     """
-    flags = dict(locals())
-    from rolecast.rollout.app import RolloutSettings, make_rollout
+    from rolecast.rollout.app import make_rollout
     from rolecast.service.server import serve as serve_app
-    from rolecast.service.settings import read_settings
 
-    settings = read_settings(RolloutSettings, flags)
     serve_app(*make_rollout(settings), settings)

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rolecast.agent.settings import AgentSettings
+from rolecast.cli.flags import takes_settings
+
 if TYPE_CHECKING:
     from rolecast.types import Trajectory
 
@@ -20,32 +23,15 @@ def _group() -> None:
 
 
 @app.command()
-def serve(
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="The run: a folder or s3://bucket/prefix/NAME.")] = None,
-    stage: Annotated[str | None, typer.Option(help="Whose model; by default the last that was trained.")] = None,
-    model_name: Annotated[str | None, typer.Option(help="The model's id for clients; by default the run's name.")] = None,
-    retriever_url: Annotated[str | None, typer.Option(metavar="URL", help="The retriever to search; else the run's own index.")] = None,
-    retriever_patience: Annotated[str | None, typer.Option(help="Seconds that a search waits for the retriever (20).")] = None,
-    max_live: Annotated[str | None, typer.Option(help="Questions answered at once (64).")] = None,
-    max_waiting: Annotated[str | None, typer.Option(help="Questions that wait; more are refused with 503 (256).")] = None,
-    keep_traces: Annotated[str | None, typer.Option(help="How many of the last answers have a trace page (256).")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on (0.0.0.0).")] = None,
-    port: Annotated[str | None, typer.Option(help="Port to listen on; 0 takes a free one (8080).")] = None,
-    max_body_bytes: Annotated[str | None, typer.Option(help="Larger requests are refused (8388608).")] = None,
-    drain_seconds: Annotated[str | None, typer.Option(help="How long questions may take after SIGTERM (30).")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error (info).")] = None,
-) -> None:
+@takes_settings(AgentSettings, argument="run")
+def serve(settings: AgentSettings) -> None:
     """Answer questions over HTTP: /v1/chat/completions, /v1/models, KServe's v1 and v2, /traces, /healthz, /readyz, /metrics.
 
-    RUN and every option can be given as ROLECAST_<NAME> instead. S3 takes ROLECAST_S3_ENDPOINT and AWS credentials from the
-    environment.
+    S3 takes ROLECAST_S3_ENDPOINT and AWS credentials from the environment.
     """
-    flags = dict(locals())
-    from rolecast.agent.app import AgentSettings, make_agent
+    from rolecast.agent.app import make_agent
     from rolecast.service.server import serve as serve_app
-    from rolecast.service.settings import read_settings
 
-    settings = read_settings(AgentSettings, flags)
     serve_app(*make_agent(settings), settings)
 
 

@@ -17,7 +17,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, gen
 from pydantic import ValidationError
 
 from rolecast.coordinator.door import Badges, Door
-from rolecast.coordinator.leases import Coordinator, Malformed, Refused, Stopped, Ticket
+from rolecast.coordinator.leases import Coordinator
+from rolecast.leasing import Malformed, Refused, Stopped, Ticket
 from rolecast.service.app import Service, add_error_handlers
 from rolecast.service.guard import Guard
 from rolecast.types import Trajectory

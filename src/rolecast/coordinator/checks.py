@@ -6,12 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING
 
+from rolecast.leasing import Lease
 from rolecast.types import Action, Observation, Slot, Thread, Trajectory
-
-if TYPE_CHECKING:
-    from rolecast.coordinator.leases import Lease
 
 HIGHEST_LOGPROB = 1e-6  # of a token; above 0 by what rounding may do
 MOST_SEARCHES = 10**6  # of an episode

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 from pydantic import BaseModel
 
-from rolecast.coordinator.leases import Blame, Group, Handshake, Lease, Malformed, Refused, Stopped, TeamVersion, Ticket
 from rolecast.coordinator.tokens import worker_token
 from rolecast.errors import RolecastError
+from rolecast.leasing import Blame, Group, Handshake, Lease, Malformed, Refused, Stopped, TeamVersion, Ticket
 from rolecast.retries import Tries
 from rolecast.types import Trajectory
 from rolecast.wire import coordinator as wire

@@ -16,8 +16,8 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rolecast.coordinator.leases import Refused
 from rolecast.coordinator.tokens import same
+from rolecast.leasing import Refused
 from rolecast.wire.coordinator import Badge
 
 OPEN = frozenset({"/healthz", "/metrics"})

@@ -14,77 +14,14 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
-from typing import Literal
 
 from rolecast.coordinator.checks import Rules, faults
 from rolecast.coordinator.tokens import same
-from rolecast.errors import RolecastError
-from rolecast.ports import Sampling
-from rolecast.types import Question, Trajectory
+from rolecast.leasing import Blame, Group, Handshake, Lease, Malformed, Refused, Stopped, TeamVersion, Ticket
+from rolecast.types import Trajectory
 
 log = logging.getLogger(__name__)
-Blame = Literal["group", "version", "nobody"]  # for a lease that is given back: "nobody" where the worker's surroundings failed it
 MOST_ENDED, MOST_WORKERS = 10_000, 10_000  # leases that ended and workers that are remembered: the oldest are forgotten
-
-
-class Refused(RolecastError):
-    """An offer or a submission that contradicts what the run is: over HTTP, 409."""
-
-
-class Malformed(Refused):
-    """A submission that no worker of the run's could have made: over HTTP, 422. Its lease stays as it was."""
-
-
-class Stopped(RolecastError):
-    """No healthy worker is left for a version that several workers could not load."""
-
-
-@dataclass(frozen=True, slots=True)
-class Handshake:
-    """What two sides must agree on before one samples for the other. A worker learns the last two from the first version."""
-
-    package: str  # version of rolecast, and of the plugin that the method comes from
-    config: str  # fingerprint of the run's config
-    index: str  # what is searched
-    judge: str  # who scores, with which prompts
-    renderer: str  # hash of vocabulary and chat template
-    prompts: str  # hash of the method's prompts
-
-
-@dataclass(frozen=True, slots=True)
-class TeamVersion:
-    """One manifest covers all slots: `artifact` is its key in the store. `name` is run/attempt.step."""
-
-    name: str
-    artifact: str
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Rollouts of one question. The run's seed, `id` and a member's number fix every draw of an episode."""
-
-    id: str
-    question: Question
-    members: tuple[int, ...]
-    phase: str
-    sampling: Sampling
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """What speaks for a lease. The secret is drawn anew for each: only the worker that was given the lease has it."""
-
-    id: str
-    attempt: int
-    secret: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Lease(Ticket):
-    run: str
-    group: Group
-    version: TeamVersion
-    seconds: float  # until it expires, unless a heartbeat extends it
 
 
 @dataclass(slots=True)

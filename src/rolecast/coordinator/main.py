@@ -11,14 +11,16 @@ import uvicorn
 
 from rolecast.coordinator.app import make_app
 from rolecast.coordinator.checks import Rules
-from rolecast.coordinator.leases import Coordinator, Handshake
+from rolecast.coordinator.leases import Coordinator
 from rolecast.coordinator.tokens import release_key, worker_token
-from rolecast.processes import die_with_parent
+from rolecast.leasing import Handshake
+from rolecast.processes import die_with_parent, prepare_output
 from rolecast.service.logs import configure_logging
 
 
 def main() -> None:
     die_with_parent()
+    prepare_output()
     settings = json.load(sys.stdin)
     configure_logging("info")
     logging.getLogger("rolecast.access").setLevel("WARNING")  # every worker asks every second

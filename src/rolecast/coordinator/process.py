@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 
 from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.client import HttpControl
-from rolecast.coordinator.leases import Handshake
 from rolecast.coordinator.tokens import release_key
 from rolecast.errors import RolecastError
+from rolecast.leasing import Handshake
 from rolecast.processes import PARENT
 
 PORT = "ROLECAST_COORDINATOR_PORT"

@@ -11,11 +11,11 @@ import json
 import os
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Annotated, Any, cast
+from typing import IO, Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -27,6 +27,7 @@ QUESTION_SHAPE = 'a row is {"id": "q1", "question": "…", "answers": ["…"]}'
 CORPUS_SHAPE = 'a row is {"id": "p1", "title": "…", "text": "…"} or {"id": "p1", "contents": "\\"Title\\"\\ntext"}'
 HALF_PAIR = "a text holds half of a surrogate pair; mend or leave out the row"
 _GZIP = b"\x1f\x8b"
+R = TypeVar("R", Question, Passage)
 
 
 class RowError(ValueError):
@@ -217,36 +218,28 @@ def _encoded(row: Mapping[str, Any]) -> bytes:
 
 def read_questions(path: Path) -> list[Question]:
     """At least one question; ids are unique."""
-    lines: dict[str, int] = {}
-    questions = []
-    for number, raw in json_lines(path):
-        try:
-            question = QuestionRow.model_validate(raw).to_question()
-            _once(lines, question.id, number)
-        except ValidationError as error:
-            raise fault(f"{path}, line {number}", describe(error, QUESTION_SHAPE)) from None
-        except RowError as error:
-            raise fault(f"{path}, line {number}", str(error)) from None
-        questions.append(question)
-    if not questions:
-        raise fault(path, f"no questions; {QUESTION_SHAPE}")
-    return questions
+    return list(_records(path, lambda raw: QuestionRow.model_validate(raw).to_question(), QUESTION_SHAPE, "no questions"))
 
 
 def iter_corpus(path: Path) -> Iterator[Passage]:
     """Passages one at a time, for corpora that do not fit into memory; ids are unique, and there is at least one."""
+    return _records(path, lambda raw: CorpusRow.model_validate(raw).to_passage(), CORPUS_SHAPE, "the corpus is empty")
+
+
+def _records(path: Path, read: Callable[[Any], R], shape: str, empty: str) -> Iterator[R]:
+    """What `read` makes of each line. Errors name the line, and the `shape` that rows have; `empty` says what a file without any is."""
     lines: dict[str, int] = {}
     for number, raw in json_lines(path):
         try:
-            passage = CorpusRow.model_validate(raw).to_passage()
-            _once(lines, passage.id, number)
+            record = read(raw)
+            _once(lines, record.id, number)
         except ValidationError as error:
-            raise fault(f"{path}, line {number}", describe(error, CORPUS_SHAPE)) from None
+            raise fault(f"{path}, line {number}", describe(error, shape)) from None
         except RowError as error:
             raise fault(f"{path}, line {number}", str(error)) from None
-        yield passage
+        yield record
     if not lines:
-        raise fault(path, f"the corpus is empty; {CORPUS_SHAPE}")
+        raise fault(path, f"{empty}; {shape}")
 
 
 def read_corpus(path: Path) -> list[Passage]:

@@ -40,11 +40,17 @@ def summarize(trajectories: Sequence[Trajectory], seed: int, bootstrap: int, tas
         "by_hops": _split(trajectories, lambda t: str(t.question.hops), seed, bootstrap, task),
         "by_type": _split(trajectories, lambda t: t.question.type or "unknown", seed, bootstrap, task),
         "status": {status: sum(t.status == status for t in trajectories) for status in sorted({t.status for t in trajectories})},
-        "valid": float(np.mean([action.valid for t in trajectories for action in t.actions])) if trajectories else 0.0,
+        "valid": valid_share(trajectories),
         "gold_recall": gold_recall(trajectories),
         "tokens_per_question": float(np.mean([sum(len(a.ids) for a in t.actions) for t in trajectories])),
         "searches_per_question": float(np.mean([t.searches for t in trajectories])),
     }
+
+
+def valid_share(trajectories: Sequence[Trajectory]) -> float:
+    """Of all actions; 0 where there is none."""
+    valid = [action.valid for t in trajectories for action in t.actions]
+    return float(np.mean(valid)) if valid else 0.0
 
 
 def gold_recall(trajectories: Sequence[Trajectory]) -> float | None:

@@ -18,8 +18,6 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from rolecast.rewards.text import exact_match
-
 Json = dict[str, Any]
 
 STAGES = {"base": "Base model", "sft": "SFT", "rl": "RL", "rl_train": "RL, training rollouts"}  # in the order of training
@@ -40,8 +38,8 @@ FAMILIES = {  # of metrics, in the order of the charts
 }
 ALIASES = {"length": "tokens", "clip": "clip_fraction", "rewards": "reward"}
 TRACE: Json = {
-    "id": "", "question": "", "type": "", "hops": 0, "answer": None, "status": "ok", "searches": 0,
-    "retrieved": [], "gold_passages": [], "rewards": [],
+    "id": "", "question": "", "type": "", "hops": 0, "golds": [], "answer": None, "status": "ok", "searches": 0,
+    "retrieved": [], "gold_passages": [], "rewards": [], "measure": "em",
 }  # fmt: skip
 THREAD: Json = {"role": "", "probe": False}
 TURN: Json = {"kind": "observation", "text": "", "tokens": 0, "sources": [], "valid": True, "logprob": None, "rewards": []}
@@ -91,16 +89,14 @@ def render_report(
 
 
 def headline(stages: Sequence[Json]) -> str:
-    """One sentence: how the last stage's exact match compares with that of the stage before."""
+    """One sentence: how the last stage's score compares with that of the stage before."""
     if not stages:
         return "This run has no evaluation yet."
-    last = stages[-1]
-    if len(stages) == 1:
-        return f"{_measure(last).capitalize()} after {last['label']} is {_with_interval(last)}{_questions(last)}."
-    before = stages[-2]
-    if _measure(last) != _measure(before):
-        return f"{_measure(last).capitalize()} after {last['label']} is {_with_interval(last)}{_questions(last)}."
-    change, measure = last["em"] - before["em"], _measure(last)
+    last, before = stages[-1], stages[-2] if len(stages) > 1 else None
+    measure = _measure(last["measure"])
+    if before is None or last["measure"] != before["measure"]:
+        return f"{measure.capitalize()} after {last['label']} is {_with_interval(last)}{_questions(last)}."
+    change = last["em"] - before["em"]
     if percent(last["em"]) == percent(before["em"]):
         sentence = f"{last['label']} leaves {measure} at {_with_interval(last)}{_questions(before, last)}"
     else:
@@ -112,8 +108,7 @@ def headline(stages: Sequence[Json]) -> str:
     return sentence + "."
 
 
-def _measure(stage: Json) -> str:
-    name = str(stage.get("measure", "em"))
+def _measure(name: str) -> str:
     return "exact match" if name == "em" else name
 
 
@@ -237,14 +232,15 @@ def _metric_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _shown_trace(item: Mapping[str, Any]) -> Json:
-    """The trace with its exact match (None where no gold answer is known) and with whatever an older trace may lack."""
-    golds = [str(gold) for gold in item.get("golds") or ()]
-    em = exact_match(str(item.get("answer") or ""), golds) if golds else None
+    """The trace with its outcome, by the score that its stage is measured by, and with whatever an older trace may lack."""
+    score = number(item.get("score"))
+    outcome = "unknown" if score is None else "right" if score >= 1 else "wrong" if score <= 0 else "partly"
     threads = [
         {**thread, "turns": [{**TURN, **turn} for turn in thread.get("turns", ())]}
         for thread in ({**THREAD, **thread} for thread in item.get("threads", ()))
     ]
-    return {**TRACE, **item, "golds": golds, "threads": threads, "em": em}
+    shown = {**TRACE, **item, "threads": threads, "score": score, "outcome": outcome}
+    return {**shown, "measure": _measure(shown["measure"])}
 
 
 def _controls(summary: Mapping[str, Any]) -> list[Json]:

@@ -8,11 +8,13 @@ from math import isfinite
 from statistics import fmean
 from typing import Any
 
+from rolecast.evaluation.tasks import Task
 from rolecast.types import Action, Observation, Reward, Thread, Trajectory
 
 
-def trace(trajectory: Trajectory) -> dict[str, Any]:
-    """The episode's question, outcome, rewards and threads, in the order in which they happened."""
+def trace(trajectory: Trajectory, task: Task | None = None) -> dict[str, Any]:
+    """The episode's question, outcome, rewards and threads, in the order in which they happened. With a task, its headline `score` too,
+    which is None where the task cannot score the episode; nobody knows that of an episode that is served."""
     t, q = trajectory, trajectory.question
     actions = {action.id for action in t.actions}
     rewards: dict[str, list[Reward]] = defaultdict(list)
@@ -26,6 +28,7 @@ def trace(trajectory: Trajectory) -> dict[str, Any]:
         "hops": q.hops,
         "golds": list(q.gold.answers),
         "answer": t.answer,
+        **({"measure": task.headline, "score": task.scores(t)[task.headline]} if task is not None else {}),
         "status": t.status,
         "fault": t.fault,
         "searches": t.searches,

@@ -5,37 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Literal
 
 from fastapi import FastAPI
 from prometheus_client import Counter
-from pydantic import Field, model_validator
 
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.judge.openai import OpenAIJudge
+from rolecast.judge.settings import JudgeSettings
 from rolecast.methods.registry import judge_kind
 from rolecast.ports import Judge
 from rolecast.service.app import Service, make_app
-from rolecast.service.settings import ServiceSettings
 from rolecast.wire.judge import JudgeAbout, JudgeReply, JudgeRequest
-
-
-class JudgeSettings(ServiceSettings):
-    """The key of the endpoint is no setting: it is read from OPENAI_API_KEY, so that it cannot be given on a command line."""
-
-    judge_backend: Literal["lexical", "openai"] = "lexical"
-    judge_openai_url: str | None = None  # up to and with /v1
-    judge_openai_model: str | None = None
-    judge_openai_concurrency: int = Field(16, ge=1)
-    judge_openai_timeout: float = Field(30.0, gt=0)  # seconds of one try
-    judge_openai_patience: float = Field(60.0, ge=0)  # seconds of trying
-    judge_openai_max_tokens: int = Field(512, ge=16)
-
-    @model_validator(mode="after")
-    def _whole(self) -> JudgeSettings:
-        if self.judge_backend == "openai" and not (self.judge_openai_url and self.judge_openai_model):
-            raise ValueError("the openai backend needs ROLECAST_JUDGE_OPENAI_URL and ROLECAST_JUDGE_OPENAI_MODEL")
-        return self
 
 
 def open_judge(settings: JudgeSettings, environ: Mapping[str, str] = os.environ) -> LexicalJudge | OpenAIJudge:
@@ -43,7 +23,7 @@ def open_judge(settings: JudgeSettings, environ: Mapping[str, str] = os.environ)
         return LexicalJudge()
     s = settings
     return OpenAIJudge(
-        s.judge_openai_url or "", s.judge_openai_model or "", environ.get("OPENAI_API_KEY", ""), concurrency=s.judge_openai_concurrency,
+        s.judge_openai_url, s.judge_openai_model, environ.get("OPENAI_API_KEY", ""), concurrency=s.judge_openai_concurrency,
         timeout=s.judge_openai_timeout, patience=s.judge_openai_patience, max_tokens=s.judge_openai_max_tokens,
     )  # fmt: skip
 

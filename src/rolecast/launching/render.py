@@ -1,14 +1,12 @@
-"""From a spec in YAML to manifests in YAML."""
+"""From a spec to manifests in YAML."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rolecast.errors import InputError
 from rolecast.launching import inferenceservice
 from rolecast.launching.cluster import KINDS
 from rolecast.launching.learner_pod import Manifest
@@ -37,37 +35,3 @@ def render_job(kind: str, values: Mapping[str, Any], source: str) -> list[Manife
 
 def render_inference_service(values: Mapping[str, Any], source: str) -> Manifest:
     return inferenceservice.render(validated(inferenceservice.ServingSpec, dict(values), source))
-
-
-def read_values(file: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
-    """A YAML mapping with `key.sub=value` overrides, values in YAML."""
-    values = _read(file) if file else {}
-    for override in overrides:
-        path, equals, text = override.partition("=")
-        if not equals or not path:
-            raise InputError(f"--set {override}: expected KEY=VALUE")
-        *parents, last = path.split(".")
-        place = values
-        for parent in parents:
-            place = place.setdefault(parent, {})
-            if not isinstance(place, dict):
-                raise InputError(f"--set {override}: {parent} is no mapping")
-        try:
-            place[last] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise InputError(f"--set {override}: the value is not YAML; quote it") from None
-    return values
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(file.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: cannot be read ({error.__class__.__name__})") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"{file}: not YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise InputError(f"{file}: nested too deeply") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{file}: a spec is a mapping of keys to values")
-    return values

@@ -16,6 +16,7 @@ from rolecast.errors import ArtifactError
 from rolecast.learner.learner import Learner
 from rolecast.learner.ranks import Ranks
 from rolecast.store.artifact import being_written, verify, writing
+from rolecast.weights.team import Weights
 
 KIND = "checkpoint"
 log = logging.getLogger(__name__)
@@ -39,11 +40,14 @@ def part_of(path: Path, node: int) -> Path:
     return path if node == 0 else path.with_name(f"{path.name}.node-{node}")
 
 
-def save(folder: Path, step: int, learner: Learner, progress: Mapping[str, Any], keep: int) -> Path:
-    """Writes `folder/step-NNNNNN` and deletes all but the newest `keep` checkpoints. Every rank calls it and writes its part."""
+def save(folder: Path, step: int, learner: Learner, progress: Mapping[str, Any], keep: int, weights: Weights | None = None) -> Path:
+    """Writes `folder/step-NNNNNN` and deletes all but the newest `keep` checkpoints. Every rank calls it and writes its part.
+
+    `weights`: the learner's, where they were gathered already.
+    """
     path = folder / f"step-{step:06d}"
     ranks = learner.ranks
-    weights = learner.weights()
+    weights = learner.weights() if weights is None else weights
     with _writing_parts(path, step, ranks) as partial:
         learner.save(partial)
         if ranks.first:

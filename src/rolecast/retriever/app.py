@@ -9,18 +9,16 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from prometheus_client import Counter, Histogram
-from pydantic import Field
 
 from rolecast.errors import InputError
 from rolecast.retriever.batching import Batcher, LoopThread
 from rolecast.retriever.index import LocalRetriever
+from rolecast.retriever.settings import RetrieverSettings
 from rolecast.service.app import Service, make_app
-from rolecast.service.settings import ServiceSettings
 from rolecast.store.artifact import committed
 from rolecast.store.uri import local_artifact
 from rolecast.wire.retriever import (
@@ -37,16 +35,6 @@ from rolecast.wire.retriever import (
 
 log = logging.getLogger(__name__)
 PENDING = 16_384  # queries that may wait; clients try again
-
-
-class RetrieverSettings(ServiceSettings):
-    """`index`: a folder or s3://bucket/prefix/key of a committed index. `kind`: which of its rankers; by default what it was built as."""
-
-    index: str
-    kind: Literal["bm25", "dense", "hybrid"] | None = None
-    topk: int = Field(3, ge=1)  # for requests that name none
-    max_batch: int = Field(64, ge=1)
-    batch_milliseconds: float = Field(2.0, ge=0)
 
 
 def make_retriever(settings: RetrieverSettings) -> tuple[FastAPI, Service]:

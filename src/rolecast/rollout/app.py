@@ -11,38 +11,21 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated
 
 from fastapi import FastAPI
 from prometheus_client import Counter
-from pydantic import Field
 
 from rolecast.coordinator.client import HttpCoordinator
-from rolecast.coordinator.leases import Refused
 from rolecast.coordinator.tokens import release_key
 from rolecast.errors import EngineError, InputError, RolecastError
+from rolecast.leasing import Refused
 from rolecast.rollout.remote import RemoteTeam
+from rolecast.rollout.settings import RolloutSettings
 from rolecast.rollout.worker import Worker
 from rolecast.service.app import Service, make_app
-from rolecast.service.settings import ServiceSettings
 
 log = logging.getLogger(__name__)
-Address = Annotated[str, Field(pattern="^https?://.")]
 NAP = 1.0  # seconds between questions to a coordinator that has no work, or is not there yet
-
-
-class RolloutSettings(ServiceSettings):
-    """Where the worker's work comes from. `capacity`: groups that it plays at once. `name`: by default the host's, and a number.
-
-    The release's key comes from ROLECAST_RELEASE_KEY, and no flag takes it.
-    """
-
-    coordinator_url: Address
-    retriever_url: Address
-    judge_url: Address
-    capacity: int = Field(16, ge=1)
-    name: str = ""
-    workdir: str = ""
 
 
 def make_rollout(settings: RolloutSettings) -> tuple[FastAPI, Service]:

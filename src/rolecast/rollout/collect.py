@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rolecast.coordinator.leases import Group
 from rolecast.errors import EngineError, RolecastError
+from rolecast.leasing import Group
 from rolecast.methods.base import Method
 from rolecast.ports import Engine, Judge, Retriever, Sampling
 from rolecast.rollout.env import Env, EpisodeEnd, Phase

@@ -11,9 +11,9 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from rolecast.config import RunConfig, read_json_config
-from rolecast.coordinator.leases import Handshake, TeamVersion
 from rolecast.devices import device
 from rolecast.judge.client import HttpJudge
+from rolecast.leasing import Handshake, TeamVersion
 from rolecast.methods.base import Method
 from rolecast.methods.registry import release
 from rolecast.ports import EXTERNAL, IndexInfo, Judge, JudgeInfo, Retriever, Store

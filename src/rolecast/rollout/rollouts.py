@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
-from rolecast.coordinator.leases import Coordinator, Group, Handshake, TeamVersion
 from rolecast.errors import RolecastError
+from rolecast.leasing import Group, Handshake, TeamVersion
 from rolecast.methods.base import Method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector, Episode
-from rolecast.rollout.worker import Worker
 from rolecast.types import Trajectory, Version
 
 log = logging.getLogger(__name__)
@@ -104,10 +103,3 @@ class LocalTeam:
 
     def load(self, version: TeamVersion) -> None:
         self.collector.engine.version = version.name
-
-
-def local_rollouts(collector: Collector, run: str, handshake: Handshake) -> Rollouts:
-    """Coordinator and worker in this process. A worker that fails here fails the run, so a group is leased once."""
-    coordinator = Coordinator(run, 0, handshake, lease_seconds=float("inf"), tries=1)
-    worker = Worker("local", coordinator, LocalTeam(collector, handshake), capacity=10**9, remote=False)
-    return Rollouts(collector.method, coordinator, worker.work)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ParamSpec, Protocol, TypeVar
 
-from rolecast.coordinator.leases import Blame, Handshake, Lease, Malformed, Refused, TeamVersion, Ticket
 from rolecast.errors import RolecastError, StoreError
+from rolecast.leasing import Blame, Handshake, Lease, Malformed, Refused, TeamVersion, Ticket
 from rolecast.rollout.collect import Collector, Tell
 from rolecast.rollout.scheduler import ended
 from rolecast.types import Trajectory

@@ -14,15 +14,15 @@ PREFIX = "ROLECAST_"
 
 
 class ServiceSettings(BaseModel):
-    """Field `max_body_bytes` is the flag `--max-body-bytes` and the variable ROLECAST_MAX_BODY_BYTES."""
+    """What every service has. Field `max_body_bytes` is the flag `--max-body-bytes` and the variable ROLECAST_MAX_BODY_BYTES."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    host: str = "0.0.0.0"
-    port: int = Field(8080, ge=0, le=65535)
-    max_body_bytes: int = Field(8 * 2**20, ge=1024)
-    drain_seconds: float = Field(30.0, ge=0)  # how long requests in flight may take after SIGTERM
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    host: str = Field("0.0.0.0", description="Address to listen on.")
+    port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    max_body_bytes: int = Field(8 * 2**20, ge=1024, description="Larger requests are refused.")
+    drain_seconds: float = Field(30.0, ge=0, description="How long what is in flight may take after SIGTERM.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Less than that is not logged.")
 
 
 S = TypeVar("S", bound=BaseModel)
@@ -32,8 +32,8 @@ def read_settings(model: type[S], flags: Mapping[str, Any], environ: Mapping[str
     """A flag wins over its variable; None and the empty string are unset. `InputError` names flag and variable."""
     values: dict[str, Any] = {}
     for name in model.model_fields:
-        flag = flags.get(name)
-        value = environ.get(variable(name), "") if flag is None else flag
+        given = flags.get(name)
+        value = environ.get(variable(name), "") if given is None else given
         if value != "":
             values[name] = value
     try:
@@ -43,10 +43,13 @@ def read_settings(model: type[S], flags: Mapping[str, Any], environ: Mapping[str
         name = str(first["loc"][0]) if first["loc"] else ""
         if not name:  # of the whole model
             raise InputError(first["msg"].removeprefix("Value error, ")) from None
-        flag_name = f"--{name.replace('_', '-')}"
         if first["type"] == "missing":
-            raise InputError(f"{flag_name} is missing; give it or set {variable(name)}") from None
-        raise InputError(f"{flag_name} ({variable(name)}) is {values[name]!r}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+            raise InputError(f"{flag(name)} is missing; give it or set {variable(name)}") from None
+        raise InputError(f"{flag(name)} ({variable(name)}) is {values[name]!r}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
+
+
+def flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def variable(name: str) -> str:

@@ -13,16 +13,17 @@ from rolecast.learner.checkpoint import Checkpoint
 from rolecast.learner.learner import Learner
 from rolecast.learner.ranks import Ranks
 from rolecast.stages.run import Run
+from rolecast.weights.team import Weights
 
 log = logging.getLogger(__name__)
 
 
-def save(run: Run, stage: str, step: int, learner: Learner, progress: Mapping[str, Any], keep: int) -> None:
-    """Every rank calls it. Local first; then every node uploads its part, the first one last, and prunes what is older."""
+def save(run: Run, stage: str, step: int, learner: Learner, progress: Mapping[str, Any], keep: int, weights: Weights | None = None) -> None:
+    """Every rank calls it, with the learner's weights if it has gathered them. Local first; then every node uploads its part, the first one last, and prunes what is older."""
     folder, ranks = run.stage(stage) / "checkpoints", learner.ranks
     if ranks.first:
         run.require_attempt()  # before another node uploads its part
-    path = checkpoint.save(folder, step, learner, progress, keep)
+    path = checkpoint.save(folder, step, learner, progress, keep, weights)
     if ranks.leads_node and not ranks.first:
         run.publish(checkpoint.part_of(path, ranks.node))
     ranks.barrier()

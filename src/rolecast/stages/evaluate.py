@@ -45,7 +45,8 @@ def _evaluate(run: Run, stage: str) -> None:
     bar = Progress(f"eval {stage}", len(questions))
     done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], Sampling(0.0), "eval", bar.update)
     shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
-    result = summarize(done, c.seed, c.eval.bootstrap, tasks.find(of.task))
+    task = tasks.find(of.task)
+    result = summarize(done, c.seed, c.eval.bootstrap, task)
     predictions = [
         {"id": t.question.id, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status, "searches": t.searches}
         for t in done
@@ -53,4 +54,4 @@ def _evaluate(run: Run, stage: str) -> None:
     with writing(run.evaluation(stage), "evaluation", {"config": run.fingerprint, "stage": stage, "environment": asdict(about)}) as partial:
         (partial / "result.json").write_text(json.dumps(result, indent=1))
         (partial / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in predictions))
-        (partial / "traces.json").write_text(json.dumps([trace(t) for t in done[: c.eval.traces]]))
+        (partial / "traces.json").write_text(json.dumps([trace(t, task) for t in done[: c.eval.traces]]))

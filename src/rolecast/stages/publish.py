@@ -11,14 +11,17 @@ from typing import Protocol
 import torch
 
 from rolecast.coordinator.checks import Rules
+from rolecast.coordinator.leases import Coordinator
 from rolecast.coordinator.process import Child, Served, child_coordinator
 from rolecast.errors import InputError
+from rolecast.leasing import Handshake
 from rolecast.methods.base import Method
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.remote import handshake_of
 from rolecast.rollout.render import Renderer
-from rolecast.rollout.rollouts import Rollouts, local_rollouts
+from rolecast.rollout.rollouts import LocalTeam, Rollouts
+from rolecast.rollout.worker import Worker
 from rolecast.stages.environment import environment_of, open_judge, open_retriever
 from rolecast.stages.run import Run
 from rolecast.stages.team import first_model, training_team
@@ -77,6 +80,13 @@ def rules(method: Method, team: Team) -> Rules:
     embedding = team.base.get_input_embeddings()
     assert isinstance(embedding, torch.nn.Embedding)
     return Rules(method.name, {name: role.slot for name, role in method.roles.items()}, embedding.num_embeddings)
+
+
+def local_rollouts(collector: Collector, run: str, handshake: Handshake) -> Rollouts:
+    """Coordinator and worker in this process. A worker that fails here fails the run, so a group is leased once."""
+    coordinator = Coordinator(run, 0, handshake, lease_seconds=float("inf"), tries=1)
+    worker = Worker("local", coordinator, LocalTeam(collector, handshake), capacity=10**9, remote=False)
+    return Rollouts(collector.method, coordinator, worker.work)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from rolecast.config import RlConfig
 from rolecast.errors import CollapseError, Interrupted, RolecastError
 from rolecast.evaluation import tasks
-from rolecast.evaluation.metrics import shortfall
+from rolecast.evaluation.metrics import shortfall, valid_share
 from rolecast.evaluation.tasks import Task, means
 from rolecast.evaluation.trace import trace
 from rolecast.learner import checkpoint
@@ -34,12 +34,13 @@ from rolecast.stages.metrics import MetricsLog
 from rolecast.stages.progress import Progress
 from rolecast.stages.publish import Publisher, open_publisher
 from rolecast.stages.run import Run
-from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled, valid_share
+from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled
 from rolecast.stages.segments import begin_segment
 from rolecast.stages.stopping import stopping
 from rolecast.stages.team import load_questions, training_team, write_model
 from rolecast.store.artifact import write_text, writing
 from rolecast.types import Example, Objective, Question, Stage, Thread, Trajectory, Unit
+from rolecast.weights.team import Weights
 from rolecast.wire.coordinator import pack
 
 log = logging.getLogger(__name__)
@@ -144,38 +145,41 @@ class Trainer:
         metrics = MetricsLog(self.folder, self.start or -1, first)  # the row of a step has the number of steps done
         bar = Progress(name, c.steps, self.start, every=5.0, shown=first)
         shown = {f"dev/{self.task.headline}", "reward", *keys_of(self.stage, "clip_fraction").values()}
-        self.publish(self.start)
+        weights = self.publish(self.start)
         if self.start == 0:
-            metrics.write(0, self.evaluate(0))
+            metrics.write(0, self.evaluate(0, weights))
+        del weights
         with stopping(self.learner.ranks) as stop:
             for step in range(self.start, c.steps):
                 numbers = self.step(step)
                 done = step + 1
                 over = done == c.steps or self.progress.idle >= c.idle_steps
-                self.publish(done)
+                weights = self.publish(done)
                 if done % c.eval_every == 0 or over:
-                    numbers |= self.evaluate(done)
+                    numbers |= self.evaluate(done, weights)
                     if self._guard(done):
-                        self.publish(done)
+                        weights = self.publish(done)
                 metrics.write(done, numbers)
                 bar.update(done, {name: value for name, value in numbers.items() if name in shown})
                 if over:
                     break
                 told = stop.asked()
                 if told or done % c.checkpoint_every == 0:
-                    checkpoints.save(self.run, name, done, self.learner, asdict(self.progress), c.keep)
+                    checkpoints.save(self.run, name, done, self.learner, asdict(self.progress), c.keep, weights)
                     self._prune_best()
                     if told:
                         raise Interrupted(f"{name} was told to end; it is saved at step {done}, the same command goes on from there")
+                del weights  # gathered from shards they are a whole copy, which is not kept through the next step
         metrics.close()
         if first:
             self.run.record(self.folder / "metrics.jsonl")
 
-    def publish(self, step: int) -> None:
-        """The weights as they are answer from now on."""
+    def publish(self, step: int) -> Weights:
+        """The weights as they are answer from now on. They are gathered here, once for all that a step does with them."""
         weights = self.learner.weights()
         if self.publisher is not None:
             self.publisher.publish(step, weights, self.progress.rollbacks)
+        return weights
 
     def step(self, step: int) -> Metrics:
         """One batch of groups, one update. A step that nothing can be learned from is left out; too many in a row end the stage:
@@ -215,15 +219,14 @@ class Trainer:
             (partial / "trajectories.json.gz").write_bytes(pack(trajectories))
         self.run.publish(shard)
 
-    def evaluate(self, step: int) -> Metrics:
-        """Greedy on dev; the best model so far is kept as an artifact. Every rank calls it."""
+    def evaluate(self, step: int, weights: Weights) -> Metrics:
+        """Greedy on dev; the best model so far, with the `weights` that answer, is kept as an artifact. Every rank calls it."""
         ranks = self.learner.ranks
         numbers = ranks.agree(self._evaluated(step) if self.sampler is not None else None)
         score = numbers[f"dev/{self.task.headline}"]
         self.progress.low = self.progress.low + 1 if score < self.config.guard.fraction * self.progress.best["score"] else 0
         if score > self.progress.best["score"]:
             self.progress.best = {"step": step, "score": score}
-            weights = self.learner.weights()
             if ranks.first:
                 self.run.discard(self.best)  # a step that is done again after a crash
                 with writing(self.best, "model", {"step": step, "dev": score}) as partial:
@@ -256,7 +259,7 @@ class Trainer:
         }
 
     def _keep_traces(self, step: int, done: list[Trajectory]) -> None:
-        kept = [trace(t) for t in done[: self.config.traces]]
+        kept = [trace(t, self.task) for t in done[: self.config.traces]]
         (self.folder / "traces").mkdir(parents=True, exist_ok=True)
         write_text(self.folder / "traces" / f"step-{step:06d}.json", json.dumps(kept))
 

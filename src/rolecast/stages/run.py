@@ -19,11 +19,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
-from rolecast.config import RunConfig, make_config, read_json
+from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError
 from rolecast.identity import Change, changes
 from rolecast.ports import Store
 from rolecast.processes import die_with_parent
+from rolecast.reading import read_json
 from rolecast.store.artifact import MANIFEST, committed, digest_of, recover, write_text
 from rolecast.store.fencing import FencedStore, only_learner
 from rolecast.store.uri import S3, manifest_at, open_store

@@ -13,6 +13,7 @@ from rolecast.config import RunConfig
 from rolecast.credit import group_advantages
 from rolecast.errors import EmptyUpdateError
 from rolecast.evaluation import tasks
+from rolecast.evaluation.metrics import valid_share
 from rolecast.evaluation.tasks import QA, Task, means
 from rolecast.learner.tally import Metrics
 from rolecast.ports import Sampling
@@ -205,9 +206,3 @@ def describe(trajectories: Sequence[Trajectory], units: Sequence[Unit], task: Ta
             numbers[f"valid/{role}"] = float(np.mean([action.valid for action in actions]))
             numbers[f"tokens/{role}"] = float(np.mean([len(action.ids) for action in actions]))
     return numbers
-
-
-def valid_share(trajectories: Sequence[Trajectory]) -> float:
-    """Of all actions; 0 where there is none."""
-    valid = [action.valid for t in trajectories for action in t.actions]
-    return float(np.mean(valid)) if valid else 0.0

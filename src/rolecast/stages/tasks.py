@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from rolecast.errors import InputError, RolecastError
+from rolecast.processes import prepare_output
 
 if TYPE_CHECKING:
     from rolecast.stages.run import Run
@@ -21,10 +22,11 @@ P = ParamSpec("P")
 
 
 def _step(stage: Callable[P, str]) -> Callable[P, str]:
-    """A named failure is one line in the step's log, not a traceback."""
+    """The body of a process of its own: a named failure is one line in the step's log, not a traceback."""
 
     @functools.wraps(stage)
     def run(*args: P.args, **kwargs: P.kwargs) -> str:
+        prepare_output()
         try:
             return stage(*args, **kwargs)
         except RolecastError as error:
@@ -100,11 +102,9 @@ def _launch(run: str, stage: str, kind: str, launcher: str, settings: dict[str, 
 
 def _job_settings(job: str) -> dict[str, Any]:
     from rolecast.launching.spec import BY_PIPELINE
+    from rolecast.reading import read_json
 
-    try:
-        settings = json.loads(job)
-    except ValueError as error:
-        raise InputError(f"job is not JSON: {error}") from None
+    settings = read_json(job, "job")
     if not isinstance(settings, dict) or BY_PIPELINE & set(settings):
         raise InputError("job is a JSON object with keys of a training job's spec, without run, stage and kind, which the pipeline sets")
     return settings

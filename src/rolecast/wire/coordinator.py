@@ -14,8 +14,8 @@ from typing import Annotated
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, TypeAdapter
 
-from rolecast.coordinator.leases import Blame, Group, Handshake, Lease, TeamVersion, Ticket
 from rolecast.errors import RolecastError
+from rolecast.leasing import Blame, Group, Handshake, Lease, TeamVersion, Ticket
 from rolecast.types import Trajectory
 
 MOST_INFLATED = 64 * 2**20  # bytes of one group's trajectories as JSON; some 2 million tokens with their log-probs

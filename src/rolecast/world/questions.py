@@ -73,6 +73,3 @@ class RelationsOf:
 
     def __call__(self, entity: str) -> Sequence[str]:
         return RELATIONS_OF[self._types[entity]]
-
-    def type_of(self, entity: str) -> str:
-        return self._types[entity]

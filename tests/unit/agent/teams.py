@@ -11,8 +11,8 @@ from typing import Self
 from scripted import MENTOR as FACT
 from scripted import TableRetriever, passage
 
-from rolecast.agent.app import AgentSettings
 from rolecast.agent.core import Agent
+from rolecast.agent.settings import AgentSettings
 from rolecast.methods.base import Method
 from rolecast.methods.direct import Direct, DirectConfig
 from rolecast.methods.naive_rag import NaiveRag, NaiveRagConfig

@@ -11,8 +11,9 @@ import httpx
 import pytest
 from scripted import EMPLOYER, MENTOR, ScriptedEngine, TableRetriever, passage, said
 
-from rolecast.agent.app import AgentSettings, make_agent
+from rolecast.agent.app import make_agent
 from rolecast.agent.core import Agent
+from rolecast.agent.settings import AgentSettings
 from rolecast.agent.traces import render_page
 from rolecast.methods.decor import Decor, DecorConfig
 from rolecast.rollout.render import Renderer

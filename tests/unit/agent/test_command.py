@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import subprocess
 import sys
@@ -13,8 +12,8 @@ from pathlib import Path
 import pytest
 from scripted import MENTOR, TableRetriever, passage
 
-from rolecast.agent.app import AgentSettings
-from rolecast.cli import main, serving
+from rolecast.agent.settings import AgentSettings
+from rolecast.cli import main
 from rolecast.config import ModelConfig, RunConfig
 from rolecast.errors import ArtifactError, InputError
 from rolecast.methods.decor import Decor, DecorConfig
@@ -33,10 +32,6 @@ def logging_as_it_was() -> Iterator[None]:
     handlers, level = root.handlers[:], root.level
     yield
     root.handlers, root.level = handlers, level
-
-
-def test_every_setting_has_a_flag() -> None:
-    assert set(inspect.signature(serving.serve).parameters) == set(AgentSettings.model_fields)
 
 
 def test_flags_win_over_the_environment() -> None:
@@ -100,7 +95,8 @@ def test_probes_are_answered_before_torch_is_there() -> None:
 import sys
 for name in ("torch", "transformers", "faiss", "bm25s", "sentence_transformers", "kfp", "deepspeed"):
     sys.modules[name] = None
-from rolecast.agent.app import AgentSettings, make_agent
+from rolecast.agent.app import make_agent
+from rolecast.agent.settings import AgentSettings
 make_agent(AgentSettings(run="r"))
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)

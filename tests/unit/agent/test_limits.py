@@ -20,12 +20,14 @@ from teams import OneLine, opened
 
 from rolecast.agent import app as agent_app
 from rolecast.agent import chat
-from rolecast.agent.app import AgentSettings, make_agent
+from rolecast.agent.app import make_agent
 from rolecast.agent.core import Agent
 from rolecast.agent.episodes import Episodes
+from rolecast.agent.settings import AgentSettings
 from rolecast.ports import Retriever
-from rolecast.retriever.app import RetrieverSettings, make_retriever
+from rolecast.retriever.app import make_retriever
 from rolecast.retriever.index import build_index
+from rolecast.retriever.settings import RetrieverSettings
 from rolecast.rollout.render import Renderer
 from rolecast.service.app import Service
 from rolecast.service.server import Server, listening

@@ -12,7 +12,8 @@ import httpx
 import pytest
 from teams import OneLine, opened
 
-from rolecast.agent.app import AgentSettings, make_agent
+from rolecast.agent.app import make_agent
+from rolecast.agent.settings import AgentSettings
 from rolecast.errors import InputError
 from rolecast.rollout.render import Renderer
 from tests.live import serving

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from rolecast.coordinator.checks import Rules
-from rolecast.coordinator.leases import Coordinator, Group, Handshake, Lease, Malformed, TeamVersion
+from rolecast.coordinator.leases import Coordinator
+from rolecast.leasing import Group, Handshake, Lease, Malformed, TeamVersion
 from rolecast.ports import Sampling
 from rolecast.types import Action, Gold, Observation, Question, Reward, Thread, Trajectory
 

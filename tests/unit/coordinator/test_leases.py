@@ -8,7 +8,8 @@ import pytest
 
 from rolecast.config import RlConfig
 from rolecast.coordinator import leases
-from rolecast.coordinator.leases import Coordinator, Group, Handshake, Lease, Refused, Stopped, TeamVersion
+from rolecast.coordinator.leases import Coordinator
+from rolecast.leasing import Group, Handshake, Lease, Refused, Stopped, TeamVersion
 from rolecast.ports import Sampling
 from rolecast.types import Action, Gold, Observation, Question, Thread, Trajectory
 

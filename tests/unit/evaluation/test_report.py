@@ -56,6 +56,7 @@ TRACES: dict[str, Any] = {
     "rl": [
         {
             "id": "t", "question": "Who?", "type": "chain", "hops": 1, "golds": ["Vrek Stom"], "answer": "the vrek stom", "status": "ok",
+            "measure": "em", "score": 1.0,
             "searches": 1, "retrieved": ["p1"], "gold_passages": ["p1"],
             "rewards": [{"name": "team.em", "value": NAN, "source": "text", "reason": ""}],
             "threads": [
@@ -119,7 +120,16 @@ def test_content() -> None:
         assert expected in found.text
     assert found.text.index("1 hop") < found.text.index("10 hops")
     assert [curve["stage"] for curve in found.data["curves"]] == ["rl", "sft"]
-    assert found.data["traces"]["rl"][0]["em"] == 1.0
+    assert found.data["traces"]["rl"][0]["outcome"] == "right"
+
+
+@pytest.mark.parametrize(
+    ("score", "outcome"), [(1.0, "right"), (0.62, "partly"), (0.0, "wrong"), (-1.0, "wrong"), (None, "unknown"), (NAN, "unknown")]
+)
+def test_an_episode_is_marked_by_the_score_that_its_stage_is_measured_by(score: float | None, outcome: str) -> None:
+    """Whatever its answer is: here it is the gold one."""
+    [shown] = page(traces={"plan": [{**TRACES["rl"][0], "measure": "recall", "score": score}]}).data["traces"]["plan"]
+    assert (shown["outcome"], shown["measure"]) == (outcome, "recall")
 
 
 def test_intervals_are_drawn() -> None:
@@ -188,7 +198,7 @@ def test_tolerates_partial_scores_rows_and_traces() -> None:
     assert "3 hops" not in found.text
     assert found.data["curves"] == []
     first, second = found.data["traces"]["rl"]
-    assert first["em"] is None
+    assert (first["score"], first["outcome"]) == (None, "unknown")
     assert first["threads"] == []
     assert second["threads"][1]["turns"][0]["rewards"] == []
 

@@ -42,6 +42,11 @@ def test_of_nothing_scored_there_is_no_score_and_no_interval() -> None:
     assert (result["rubric"], result["ci95"], result["n"], result["unscored"]) == (None, None, 0, 1)
 
 
+def test_of_episodes_without_actions_no_reply_was_valid() -> None:
+    """As where every context was full before the first reply."""
+    assert summarize([episode()], 0, 100)["valid"] == 0.0
+
+
 @pytest.mark.parametrize("name", ["", "em", "reward:", "reward", "f1:x"])
 def test_what_is_no_task_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="no task"):

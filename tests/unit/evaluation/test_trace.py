@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from rolecast.evaluation.tasks import QA, find
 from rolecast.evaluation.trace import trace
 from rolecast.types import Action, Gold, Observation, Question, Reward, Thread, Trajectory
 
@@ -84,6 +85,17 @@ def test_structure(trajectory: Trajectory) -> None:
             },
         ],
     }
+
+
+def test_with_a_task_it_has_the_score_that_the_task_gives(trajectory: Trajectory) -> None:
+    assert {**trace(trajectory), "measure": "em", "score": 1.0} == trace(trajectory, QA)
+    graded = trace(replace_rewards(trajectory, 0.2, 0.6), find("reward:rubric"))
+    assert (graded["measure"], graded["score"]) == ("rubric", pytest.approx(0.4))
+    assert trace(replace_rewards(trajectory, None), find("reward:rubric"))["score"] is None
+
+
+def replace_rewards(trajectory: Trajectory, *values: float | None) -> Trajectory:
+    return replace(trajectory, rewards=[Reward("rubric", "t", value) for value in values])
 
 
 def test_is_deterministic_json(trajectory: Trajectory) -> None:

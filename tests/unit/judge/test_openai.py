@@ -13,10 +13,11 @@ from fastapi.responses import JSONResponse
 from scripted import EMPLOYER, MENTOR, TWO_HOPS
 
 from rolecast.errors import InputError
-from rolecast.judge.app import JudgeSettings, make_judge, open_judge
+from rolecast.judge.app import make_judge, open_judge
 from rolecast.judge.client import HttpJudge
 from rolecast.judge.kinds import ANSWER
 from rolecast.judge.openai import OpenAIJudge
+from rolecast.judge.settings import JudgeSettings
 from rolecast.methods.decor.judge import KINDS as ROLE_KINDS
 from rolecast.ports import Verdict
 from rolecast.service.app import Service

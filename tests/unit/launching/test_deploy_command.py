@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from rolecast.cli.deploy import app
 from rolecast.errors import InputError
-from rolecast.launching.render import read_values
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -31,16 +30,18 @@ def test_keys_can_be_set_on_the_command_line_alone() -> None:
     assert job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["nodeSelector"] == {"zone": "a"}
 
 
-@pytest.mark.parametrize(("override", "message"), [("nodes", "KEY=VALUE"), ("run.x=1", "run is no mapping"), ("labels={", "not YAML")])
-def test_a_bad_override_is_named(override: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        read_values(None, ["run=a", override])
-
-
-@pytest.mark.parametrize(("text", "message"), [("- a", "mapping"), ("a: [", "not YAML"), (None, "cannot be read")])
-def test_a_bad_file_is_named(tmp_path: Path, text: str | None, message: str) -> None:
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (["--set", "nodes"], "override 'nodes': write key.sub=value"),
+        (["--set", "run=a", "--set", "run.x=1"], "override 'run.x=1': run is a value"),
+        (["--spec", "FILE"], "FILE: key 'nodes' is given twice, again in line 3"),
+        (["--spec", "FILE.absent"], "no such spec file"),
+    ],
+)
+def test_a_bad_spec_is_named(tmp_path: Path, spec: list[str], said: str) -> None:
     file = tmp_path / "spec.yaml"
-    if text is not None:
-        file.write_text(text)
-    with pytest.raises(InputError, match=f"{file}: .*{message}"):
-        read_values(file, ())
+    file.write_text("nodes: 1\nrun: a\nnodes: 2\n")
+    result = CliRunner().invoke(app, ["render", "--kind", "pytorchjob", *(word.replace("FILE", str(file)) for word in spec)])
+    assert isinstance(result.exception, InputError)
+    assert said.replace("FILE", str(file)) in str(result.exception)

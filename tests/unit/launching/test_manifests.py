@@ -18,7 +18,8 @@ import pytest
 from sdk_models import unknown_fields
 
 from rolecast.errors import InputError
-from rolecast.launching.render import read_values, render_inference_service, render_job, to_yaml
+from rolecast.launching.render import render_inference_service, render_job, to_yaml
+from rolecast.reading import read_mapping
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RENDERED = {
@@ -32,7 +33,7 @@ Manifests = list[dict[str, Any]]
 
 def render(name: str, /, **changes: Any) -> Manifests:
     spec, renderer = RENDERED[name]
-    return renderer({**read_values(GOLDEN / "specs" / f"{spec}.yaml", ()), **changes})
+    return renderer({**read_mapping(GOLDEN / "specs" / f"{spec}.yaml", (), "spec"), **changes})
 
 
 def check_golden(name: str, text: str) -> None:

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from rolecast.data.records import split_contents
 from rolecast.errors import ArtifactError, InputError
 from rolecast.retriever import dense
-from rolecast.retriever.app import RetrieverSettings, make_retriever
+from rolecast.retriever.app import make_retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import build_index
+from rolecast.retriever.settings import RetrieverSettings
 from rolecast.store.uri import open_store
 from rolecast.types import Passage
 from rolecast.wire.retriever import contents, title_and_text

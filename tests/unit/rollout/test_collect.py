@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from parallel import Late, Parallel, Repeats, collector, prompt, question, say
 
-from rolecast.coordinator.leases import Group
 from rolecast.errors import EngineError
+from rolecast.leasing import Group
 from rolecast.ports import Sampling, Verdict
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.env import Env

@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from rolecast.config import RunConfig, make_config
-from rolecast.coordinator.leases import TeamVersion
-from rolecast.judge.app import JudgeSettings, make_judge
+from rolecast.judge.app import make_judge
+from rolecast.judge.settings import JudgeSettings
 from rolecast.learner.backends import trained_weights
+from rolecast.leasing import TeamVersion
 from rolecast.methods.decor import DecorConfig
 from rolecast.methods.registry import judge_prompts
-from rolecast.retriever.app import RetrieverSettings, make_retriever
+from rolecast.retriever.app import make_retriever
 from rolecast.retriever.index import build_index
+from rolecast.retriever.settings import RetrieverSettings
 from rolecast.rollout.remote import RemoteTeam
 from rolecast.store.artifact import digest_of, writing
 from rolecast.store.local import LocalStore

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 
 import pytest
 
-from rolecast.cli import main, rollout
+from rolecast.cli import main
 from rolecast.coordinator.client import HttpCoordinator
-from rolecast.coordinator.leases import Refused
 from rolecast.coordinator.tokens import release_key
 from rolecast.errors import InputError, RolecastError
+from rolecast.leasing import Refused
 from rolecast.rollout import app
-from rolecast.rollout.app import RolloutSettings
+from rolecast.rollout.settings import RolloutSettings
 
 KEY = "0123456789abcdef"
 
@@ -72,7 +71,3 @@ def test_a_worker_with_another_key_says_so_once_and_again_after_something_else(
     assert [(record.levelname, record.message) for record in caplog.records] == [
         ("ERROR", str(refused)), ("INFO", "does not answer"), ("ERROR", str(refused)),
     ]  # fmt: skip
-
-
-def test_no_flag_takes_the_key() -> None:
-    assert not [name for name in inspect.signature(rollout.serve).parameters if "key" in name or "secret" in name]

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from rolecast.coordinator.leases import Coordinator, Group, Handshake, Refused, TeamVersion
+from rolecast.coordinator.leases import Coordinator
 from rolecast.errors import RolecastError, StoreError
+from rolecast.leasing import Group, Handshake, Refused, TeamVersion
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.rollouts import Rollouts

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from parallel import Late, Parallel, collector, question
 
-from rolecast.coordinator.leases import Coordinator, Group, Handshake, TeamVersion, Ticket
+from rolecast.coordinator.leases import Coordinator
 from rolecast.errors import EngineError, RolecastError
+from rolecast.leasing import Group, Handshake, TeamVersion, Ticket
 from rolecast.ports import Sampling
 from rolecast.rollout import worker as module
 from rolecast.rollout.collect import Episode
-from rolecast.rollout.rollouts import LocalTeam, local_rollouts
+from rolecast.rollout.rollouts import LocalTeam
 from rolecast.rollout.worker import Worker
+from rolecast.stages.publish import local_rollouts
 from rolecast.types import Action, Observation, Thread, Trajectory, Version
 
 HELLO = Handshake("0.1", "config", "bm25 1", "lexical", "renderer", "prompts")

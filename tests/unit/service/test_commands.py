@@ -1,19 +1,25 @@
-"""`rolecast retriever serve` and `rolecast judge serve`: exit codes, one line for a bad setting, and what they need not import."""
+"""`rolecast PART serve`: flags and their help, exit codes, one line for a bad setting, and what they need not import."""
 
 from __future__ import annotations
 
-import inspect
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from rolecast.cli import judge, main, retriever
-from rolecast.judge.app import JudgeSettings
-from rolecast.retriever.app import RetrieverSettings
+from rolecast.agent.settings import AgentSettings
+from rolecast.cli import main
+from rolecast.cli.flags import takes_settings
+from rolecast.judge.settings import JudgeSettings
+from rolecast.retriever.settings import RetrieverSettings
+from rolecast.rollout.settings import RolloutSettings
+from rolecast.service.settings import ServiceSettings
 
 
 @pytest.fixture(autouse=True)
@@ -58,14 +64,55 @@ def test_what_cannot_be_served_is_one_line(
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(("command", "settings"), [(retriever.serve, RetrieverSettings), (judge.serve, JudgeSettings)])
-def test_every_setting_has_a_flag(command: object, settings: type[RetrieverSettings] | type[JudgeSettings]) -> None:
-    assert set(inspect.signature(command).parameters) == set(settings.model_fields)  # type: ignore[arg-type]
+SERVICES = {"retriever": RetrieverSettings, "judge": JudgeSettings, "rollout": RolloutSettings, "agent": AgentSettings}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_help_lists_every_setting_with_its_type_and_default(service: str) -> None:
+    """And needs no web server, and no model, to do so."""
+    code = f"""
+import sys
+for name in {HEAVY}:
+    sys.modules[name] = None
+sys.argv = ["rolecast", "{service}", "serve", "--help"]
+from rolecast.cli.main import main
+main()
+"""
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    lines = re.sub(r"\n {6,}", " ", said.partition("Arguments:" if service == "agent" else "Options:")[2])  # a row's lines as one
+    listed = {name: " ".join(row.split()) for name, row in re.findall(r"^  (?:--)?([\w-]+) +(.*)$", lines, re.M)}
+    fields = SERVICES[service].model_fields
+    assert {name.lower().replace("-", "_") for name in listed} == {*fields, "help"}
+    for name, field in fields.items():
+        row = listed.get(name.replace("_", "-")) or listed[name.upper()]
+        assert str(field.description) in row
+        assert ("[required]" in row) == field.is_required()
+        assert ("[default: " in row) == (not field.is_required() and field.default not in (None, ""))
+    assert listed["port"].startswith("<int> ")
+    assert listed["port"].endswith("[default: 8080]")
+    assert listed["drain-seconds"].endswith("[default: 30]")
+    assert listed["log-level"].startswith("<debug|info|warning|error> ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "port"),
+    [([], "", 8080), ([], "81", 81), (["--port", "82"], "81", 82), (["--port", ""], "81", 8080)],
+)
+def test_a_flag_wins_over_its_variable(flags: list[str], environ: str, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    app = typer.Typer()
+    app.command()(takes_settings(ServiceSettings)(lambda settings: seen.append(settings.port)))
+    monkeypatch.setenv("ROLECAST_PORT", environ)
+    assert CliRunner().invoke(app, flags).exit_code == 0
+    assert seen == [port]
 
 
 def test_no_flag_takes_a_secret() -> None:
-    for command in (retriever.serve, judge.serve):
-        assert not [name for name in inspect.signature(command).parameters if "key" in name or "secret" in name]
+    for settings in SERVICES.values():
+        assert not [name for name in settings.model_fields if re.search("key|secret|token|password", name.replace("max_tokens", ""))]
+
+
+HEAVY = ("torch", "transformers", "fastapi", "uvicorn", "faiss", "kserve", "kfp", "deepspeed")
 
 
 def test_the_services_import_nothing_heavy() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rolecast.errors import InputError
-from rolecast.judge.app import JudgeSettings
-from rolecast.retriever.app import RetrieverSettings
+from rolecast.judge.settings import JudgeSettings
+from rolecast.retriever.settings import RetrieverSettings
 from rolecast.service.settings import ServiceSettings, read_settings
 
 INDEX = {"ROLECAST_INDEX": "i"}

@@ -12,12 +12,14 @@ import pytest
 
 from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError
-from rolecast.judge.app import JudgeSettings, make_judge
+from rolecast.judge.app import make_judge
 from rolecast.judge.client import HttpJudge
 from rolecast.judge.lexical import LexicalJudge
-from rolecast.retriever.app import RetrieverSettings, make_retriever
+from rolecast.judge.settings import JudgeSettings
+from rolecast.retriever.app import make_retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever, build_index
+from rolecast.retriever.settings import RetrieverSettings
 from rolecast.stages.environment import environment_of, index_of, judge_of, open_judge, open_retriever
 from rolecast.stages.index import index
 from rolecast.stages.run import Run, create

@@ -81,7 +81,7 @@ def test_test_questions_are_played_greedily_and_as_evaluation_by_the_finished_te
 
 
 def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, played: Played) -> None:
-    run = run_of(tmp_path, make_config({"eval": {"n": 10, "traces": 3}}, "here"))
+    run = run_of(tmp_path, make_config({"eval": {"n": 10, "traces": 8}}, "here"))
     folder = evaluate(run, "rl")
     assert evaluate(run, "rl") == folder == run.evaluation("rl")
     assert [len(episodes) for episodes, _, _ in played.asked] == [10]
@@ -90,7 +90,9 @@ def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, pl
     rows = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
     assert rows[5] == {"id": "test5", "answer": "The The", "golds": ["The The"], "status": "ok", "searches": 0}
     assert len(rows) == 10
-    assert len(json.loads((folder / "traces.json").read_text())) == 3
+    traces = json.loads((folder / "traces.json").read_text())
+    assert {t["measure"] for t in traces} == {"em"}
+    assert [t["score"] for t in traces] == 6 * [1.0] + 2 * [0.0]
     provenance = json.loads((folder / "manifest.json").read_text())["provenance"]
     assert provenance["config"] == run.fingerprint
     assert (provenance["environment"]["index"], provenance["environment"]["judged_by"]) == ("bm25", "lexical")

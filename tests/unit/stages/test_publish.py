@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from rolecast.config import RunConfig, make_config
-from rolecast.coordinator.leases import TeamVersion
 from rolecast.learner.backends import trained_weights
+from rolecast.leasing import TeamVersion
 from rolecast.methods.registry import make_method
 from rolecast.rollout.remote import RemoteTeam
 from rolecast.rollout.rollouts import Rollouts

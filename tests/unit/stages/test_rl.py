@@ -133,7 +133,7 @@ class Collapsing(Dev):
         self.move()
         self.answers = ["The The" if i < 10 * em else "no" for i in range(10)]
         self.step += 10
-        self.trainer.evaluate(self.step)
+        self.trainer.evaluate(self.step, self.trainer.learner.weights())
         self.trainer._guard(self.step)
 
 
@@ -268,6 +268,18 @@ def test_weights_that_were_put_back_play_the_next_step(tmp_path: Path, monkeypat
     assert [float((weights - start).mean().round()) for weights in run.answering] == [0.0, 1.0, 2.0, 0.0, 1.0]
 
 
+def test_weights_are_gathered_once_for_all_that_a_step_does_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks take part in it. Step 0 is the best, every step ends in a checkpoint, and after the second the best comes back."""
+    run = Falling(tmp_path, monkeypatch, "ttt")
+    run.run.config.stages["rl"] = run.trainer.config.model_copy(update={"eval_every": 1, "checkpoint_every": 1})
+    gathered: list[int] = []
+    gather = PlainBackend.weights
+    monkeypatch.setattr(PlainBackend, "weights", lambda self: [gathered.append(1), gather(self)][1])
+    run.trainer.train()
+    assert len(run.run.artifacts(run.trainer.folder / "checkpoints")) == 2  # the last step is a model, no checkpoint
+    assert len(gathered) == len(run.published) == 5
+
+
 @pytest.mark.parametrize("asked", [True, False])
 def test_rewards_are_shuffled_for_the_control_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
     run = Idling(tmp_path, monkeypatch, "t")
@@ -359,7 +371,7 @@ def test_the_best_model_is_the_one_whose_stages_own_task_it_does_best(tmp_path: 
         return [t]
 
     run.trainer.sampler.rollouts = SimpleNamespace(collect=collect)  # type: ignore[union-attr]
-    told = [run.trainer.evaluate(step) for step in (0, 10, 20)]
+    told = [run.trainer.evaluate(step, run.trainer.learner.weights()) for step in (0, 10, 20)]
     assert [numbers["dev/plan"] for numbers in told] == [0.2, 0.9, 0.4]
     assert "dev/em" not in told[0]
     assert run.trainer.progress.best == {"step": 10, "score": 0.9}
@@ -369,7 +381,7 @@ def test_dev_episodes_without_the_score_that_models_are_selected_on_are_an_error
     run = Collapsing(tmp_path)
     run.trainer.stage = replace(run.trainer.stage, task="reward:plan")
     with pytest.raises(RolecastError, match="no dev episode has the score 'plan'"):
-        run.trainer.evaluate(0)
+        run.trainer.evaluate(0, run.trainer.learner.weights())
 
 
 def test_dev_questions_are_played_greedily_and_as_evaluation(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_rollback_brings_back_every_slot_and_the_critic(tmp_path: Path, lora: 
                     parameter += 1
 
     move()
-    trainer.evaluate(1)
+    trainer.evaluate(1, learner.weights())
     assert slots_in(trainer.best) == ["answerer", "critic", "planner"]
     best = {name: tensor.clone() for name, tensor in learner.weights().items()}
     for prefix in ("planner", "answerer", "critic"):  # a slot that is the base itself has the base's names
@@ -49,7 +49,7 @@ def test_a_rollback_brings_back_every_slot_and_the_critic(tmp_path: Path, lora: 
     said["answer"] = "no"
     for step in (2, 3):
         move()
-        trainer.evaluate(step)
+        trainer.evaluate(step, learner.weights())
     assert trainer._guard(3)
     assert trainer.progress.rollbacks == 1
     after = learner.weights()

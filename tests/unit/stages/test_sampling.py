@@ -16,10 +16,11 @@ from scripted import TWO_HOPS
 from rolecast.config import RunConfig, make_config
 from rolecast.credit import group_advantages
 from rolecast.errors import EmptyUpdateError
+from rolecast.evaluation.metrics import valid_share
 from rolecast.methods.registry import make_method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
-from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled, valid_share
+from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled
 from rolecast.types import Action, Example, Gold, ImitationTerm, Objective, Question, Reward, Stage, Status, Thread, Trajectory, Unit
 
 QUESTIONS = [Question(f"q{i}", "Which band is it?", Gold(("The The",))) for i in range(40)]

@@ -2,16 +2,19 @@
 
 const LIST_LIMIT = 300;
 const OUTCOMES = {
-  right: (trace) => trace.em === 1,
-  wrong: (trace) => trace.em === 0,
+  right: (trace) => trace.outcome === "right",
+  "partly right": (trace) => trace.outcome === "partly",
+  wrong: (trace) => trace.outcome === "wrong",
   "ended early": (trace) => trace.status !== "ok",
   "invalid action": (trace) => trace.threads.some(isFaulty),
 };
 const isFaulty = (thread) => thread.turns.some((turn) => turn.valid === false);
 
 function mark(trace) {
-  const [name, sign] = trace.em === null ? ["unknown", "–"] : trace.em === 1 ? ["right", "✓"] : ["wrong", "✗"];
-  return make(`span.mark.${name}`, { title: `exact match: ${name}` }, sign);
+  const share = trace.outcome === "partly" ? (100 * trace.score).toFixed(0) : null;
+  const sign = share ?? { right: "✓", wrong: "✗" }[trace.outcome] ?? "–";
+  const title = `${trace.measure}: ${share === null ? trace.outcome : `${share} %`}`;
+  return make(`span.mark.${trace.outcome}`, { title, style: share && `--share: ${share}%` }, sign);
 }
 
 function rewardChip({ name, value, source, reason }) {
@@ -128,8 +131,9 @@ function browseTraces(form) {
     const hidden = matching.length - rows.size;
     const more = make("p.hint", {}, `${hidden.toLocaleString("en")} more: narrow the filters.`);
     list.replaceChildren(...rows.values(), ...(hidden ? [more] : []));
-    const scored = matching.filter((trace) => trace.em !== null);
-    const share = scored.length ? `, ${((100 * scored.filter(OUTCOMES.right).length) / scored.length).toFixed(0)} % right` : "";
+    const scored = matching.filter((trace) => trace.score !== null);
+    const percent = scored.length && ((100 * scored.reduce((sum, trace) => sum + trace.score, 0)) / scored.length).toFixed(0);
+    const share = !scored.length ? "" : scored.some(OUTCOMES["partly right"]) ? `, mean score ${percent} %` : `, ${percent} % right`;
     found.textContent = `${matching.length.toLocaleString("en")} of ${all.length.toLocaleString("en")}${share}`;
     if (matching.includes(current)) rows.get(current)?.setAttribute("aria-current", "true");
     else if (matching.length) open(matching[0]);

@@ -1,0 +1,24 @@
+"""Settings of the agent service."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from rolecast.service.settings import ServiceSettings
+
+
+class AgentSettings(ServiceSettings):
+    run: str = Field("", description="The run: a folder or s3://bucket/prefix/NAME.")
+    stage: str | None = Field(None, description="Whose model; by default the last that was trained.")
+    model_name: str = Field("", description="The model's id for clients; by default the run's name.")
+    retriever_url: str = Field("", description="The retriever to search; else the run's own index.")
+    retriever_patience: float = Field(20.0, ge=0, description="Seconds that a search waits for a retriever that is restarting.")
+    max_live: int = Field(64, ge=1, description="Questions answered at once.")
+    max_waiting: int = Field(256, ge=0, description="Questions that wait; more are refused with 503.")
+    keep_traces: int = Field(256, ge=0, description="How many of the last answers have a trace page.")
+
+    @model_validator(mode="after")
+    def _named(self) -> AgentSettings:
+        if not self.run:
+            raise ValueError("which run? Name it: `rolecast agent serve RUN`, or set ROLECAST_RUN")
+        return self

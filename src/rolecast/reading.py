@@ -1,0 +1,100 @@
+"""Strict reading of YAML and JSON: a key that is given twice is refused, where the last would win without a word.
+
+Errors are `InputError`s of one line that name the file, or where else the text came from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rolecast.errors import InputError
+
+
+def read_mapping(path: Path | None, overrides: Sequence[str], what: str) -> dict[str, Any]:
+    """A YAML file with `key.sub=value` overrides, values in YAML; without a file, or with an empty one, the overrides alone.
+
+    `what` the file is, for errors: a config, a spec.
+    """
+    data = _read_file(path, what) if path is not None else {}
+    for text in overrides:
+        _override(data, text)
+    return data
+
+
+def read_json(text: str, origin: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_distinct)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{origin}: not JSON: {error}") from None
+    except RecursionError:
+        raise InputError(f"{origin}: nested too deeply") from None
+    except InputError as error:
+        raise InputError(f"{origin}: {error}") from None
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise InputError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is given twice; keep one")
+    return data
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a mapping that has a key twice."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (key.tag, key.value) in seen:
+                raise InputError(f"key {key.value!r} is given twice, again in line {key.start_mark.line + 1}; keep one")
+            seen.add((key.tag, key.value))
+        return node
+
+
+def _read_yaml(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise InputError(f"not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise InputError("nested too deeply") from None
+
+
+def _read_file(path: Path, what: str) -> dict[str, Any]:
+    try:
+        data = _read_yaml(path.read_text()) or {}
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such {what} file; see configs/ and docs/ for examples") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error.__class__.__name__})") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: a {what} is a mapping of keys to values")
+    return data
+
+
+def _override(data: dict[str, Any], override: str) -> None:
+    key, separator, value = override.partition("=")
+    if not separator or not key:
+        raise InputError(f"override {override!r}: write key.sub=value")
+    *parents, last = key.split(".")
+    at = data
+    for parent in parents:
+        child = at.setdefault(parent, {})
+        if child is None:
+            child = at[parent] = {}
+        if not isinstance(child, dict):
+            raise InputError(f"override {override!r}: {parent} is a value, not a section")
+        at = child
+    try:
+        at[last] = _read_yaml(value)
+    except InputError as error:
+        raise InputError(f"override {override!r}: {error}") from None

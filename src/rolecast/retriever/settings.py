@@ -1,0 +1,19 @@
+"""Settings of the retriever service."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rolecast.service.settings import ServiceSettings
+
+
+class RetrieverSettings(ServiceSettings):
+    index: str = Field(description="A folder or s3://bucket/prefix/key of a committed index.")
+    kind: Literal["bm25", "dense", "hybrid"] | None = Field(
+        None, description="Which of the index's rankers; by default what it was built as."
+    )
+    topk: int = Field(3, ge=1, description="Passages per query for requests that do not say.")
+    max_batch: int = Field(64, ge=1, description="Queries of one search at most.")
+    batch_milliseconds: float = Field(2.0, ge=0, description="How long a query waits for company.")
