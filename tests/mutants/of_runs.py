@@ -63,7 +63,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("one batch of a block again and again", "block[step % BLOCK]", "block[0]"),
         ("every block the first", "renderer, step // BLOCK)", "renderer, 0)"),
         ("a block not drawn after a resume", "if step % BLOCK == 0 or not block:", "if step == 0 or not block:"),
-        ("drills never end", "if number * BLOCK < c.drills:", "if c.drills:"),
+        ("drills never end", "number * BLOCK < c.drills\n", "c.drills > 0\n"),
         ("SFT's checkpoint not restored", "    if resumed:\n        resumed.restore(learner)", "    if False:\n        resumed.restore(learner)"),
         ("the teacher never errs", "method.teacher(c.errors)", "method.teacher(type(c.errors)())"),
     ],

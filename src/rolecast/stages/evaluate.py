@@ -12,7 +12,7 @@ from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
-from rolecast.schedule import find
+from rolecast.schedule import find_trained
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
 from rolecast.stages.team import finished_team, load_questions, open_judge, open_retriever, prepare_torch, require_model
@@ -21,7 +21,11 @@ from rolecast.types import Version
 
 
 def evaluate(run: Run, stage: str) -> Path:
-    """Writes `run.evaluation(stage)`: result.json, predictions.jsonl and some traces. Does nothing if it is there."""
+    """Writes `run.evaluation(stage)`: result.json, predictions.jsonl and some traces. Does nothing if it is there.
+
+    The team plays the whole method from a question's text, as it is served, also where its stage had prepared questions.
+    """
+    find_trained(run.config.schedule, stage)
     if not run.has(run.evaluation(stage)):
         require_model(run, stage)
         with working(run, f"eval_{stage}"):
@@ -33,7 +37,7 @@ def evaluate(run: Run, stage: str) -> Path:
 def _evaluate(run: Run, stage: str) -> None:
     c = run.config
     prepare_torch(c)
-    of = find(c.schedule, stage)
+    of = find_trained(c.schedule, stage)
     method = c.method_in(of)
     team, speakers = finished_team(run, method, of)
     renderer = Renderer(team.tokenizer, method.tags)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from rolecast.config import PlayedConfig
 from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.process import Child, Served, child_coordinator
 from rolecast.errors import InputError
@@ -40,7 +41,7 @@ class Publisher(Protocol):
 
 @contextmanager
 def open_publisher(run: Run, method: Method, stage: Stage, team: Team) -> Iterator[Publisher]:
-    """By `rollouts` of the config: in this process with the team that is trained, or through a coordinator to workers."""
+    """By `rollouts` of the config: in this process with the stage's own team, or through a coordinator to workers."""
     if run.config.rollouts == "local":
         yield _Local.open(run, method, stage, team)
         return
@@ -63,7 +64,8 @@ def _publish_base(run: Run) -> None:
 
 
 def served(run: Run, stage: Stage) -> Served:
-    c = run.config.rl(stage.name)
+    c = run.config.stages[stage.name]
+    assert isinstance(c, PlayedConfig), f"nothing is played in stage {stage.name}"
     return Served(
         run.config.name, run.attempt, run.config.model_dump_json(), stage.name, run.location, c.lease_seconds, c.lease_tries
     )  # fmt: skip
@@ -81,12 +83,12 @@ class _Local:
     run: Run
     rollouts: Rollouts
     team: Team
-    shared: bool  # whether `team` is the one that is trained
+    shared: bool  # whether `team` is the stage's own, and not a copy
 
     @classmethod
     def open(cls, run: Run, method: Method, stage: Stage, team: Team) -> _Local:
         c = run.config
-        shared = c.learner.name == "plain" or c.learner.zero < 3  # sharded parameters cannot sample by themselves
+        shared = not stage.trains or c.learner.name == "plain" or c.learner.zero < 3  # sharded parameters cannot sample by themselves
         sampled = team if shared else training_team(run, method, stage, None)
         speakers = {slot: sampled.speaker(slot) for slot in method.spoken}
         renderer = Renderer(team.tokenizer, method.tags)
@@ -120,7 +122,7 @@ class _Remote:
         key = f"versions/{self.stage.name}/{self.child.attempt:04d}.{step:06d}" + (f".r{rollback}" if rollback else "")
         folder = self.run.path / key
         with writing(folder, KIND, {"version": str(named)}) as partial:
-            write_version(self.team, slots, named, weights, partial, self.mirror)
+            write_version(self.team, slots, named, weights, partial, self.mirror, self.rollouts.method.spoken)
         self.run.publish(folder)
         self.rollouts.publish(named, key)
         shutil.rmtree(folder)

@@ -26,6 +26,7 @@ from rolecast.processes import die_with_parent
 from rolecast.store.artifact import MANIFEST, committed, recover, write_text
 from rolecast.store.fencing import FencedStore, only_learner
 from rolecast.store.uri import S3, open_store
+from rolecast.types import Stage
 
 WORKDIR = "ROLECAST_WORKDIR"
 FORMAT = 2  # of a run's folder: stages by name, slots in `slots/`
@@ -58,6 +59,14 @@ class Run:
 
     def model(self, stage: str) -> Path:
         return self.path / stage / "model"
+
+    def questions(self, stage: str) -> Path:
+        """What a rollout stage prepared."""
+        return self.path / stage / "questions"
+
+    def result(self, stage: Stage) -> Path:
+        """What a stage ends with."""
+        return self.model(stage.name) if stage.trains else self.questions(stage.name)
 
     def evaluation(self, stage: str) -> Path:
         return self.path / "eval" / stage
