@@ -28,8 +28,9 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
     "stages/rl.py": [
         ("dev evaluated at temperature 1", 'Sampling(0.0), "eval")', 'Sampling(1.0), "eval")'),
         ("dev played as training", 'Sampling(0.0), "eval")', 'Sampling(0.0), "train")'),
-        ("dev questions of the wrong split", 'load_questions(run, "dev")', 'load_questions(run, "train")'),
-        ("training questions of the wrong split", 'load_questions(run, "train")', 'load_questions(run, "dev")'),
+        ("dev questions of the wrong split", 'load_questions(run, "dev", stage.data)', 'load_questions(run, "train", stage.data)'),
+        ("prepared questions not taken", 'load_questions(run, "train", stage.data)', 'load_questions(run, "train")'),
+        ("training questions of the wrong split", 'load_questions(run, "train", stage.data)', 'load_questions(run, "dev", stage.data)'),
         ("temperature of sampling not the learner's", "temperature=c.temperature, max_tokens", "max_tokens"),
         ("optimizers of slots not handed on", "optimizers=c.optimizers,", ""),
         ("publish before update", "numbers = self.step(step)\n                done = step + 1", "self.publish(step + 1)\n                numbers = self.step(step)\n                done = step + 1"),

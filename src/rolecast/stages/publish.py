@@ -122,7 +122,7 @@ class _Remote:
         key = f"versions/{self.stage.name}/{self.child.attempt:04d}.{step:06d}" + (f".r{rollback}" if rollback else "")
         folder = self.run.path / key
         with writing(folder, KIND, {"version": str(named)}) as partial:
-            write_version(self.team, slots, named, weights, partial, self.mirror, self.rollouts.method.spoken)
+            write_version(self.team, slots, named, weights, partial, self.mirror)
         self.run.publish(folder)
         self.rollouts.publish(named, key)
         shutil.rmtree(folder)

@@ -144,7 +144,7 @@ SUCCEEDED = {"conditions": [{"type": "Succeeded", "status": "True"}]}
 @pytest.mark.parametrize(
     ("kind", "launcher", "job", "message"),
     [
-        ("eval", "pytorchjob", JOB, "job: kind: Input should be 'sft' or 'rl'"),
+        ("eval", "pytorchjob", JOB, "job: kind: Input should be 'sft', 'rollout' or 'rl'"),
         ("sft", "slurm", "{}", "job: image: Field required"),
         ("sft", "slurm", JOB, "no launcher 'slurm'; there are local, pytorchjob, trainjob"),
         ("sft", "pytorchjob", "[]", "a JSON object"),
