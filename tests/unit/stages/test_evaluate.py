@@ -12,13 +12,13 @@ import pytest
 from scripted import ScriptedJudge, TableRetriever
 
 from rolecast.config import RunConfig, make_config
-from rolecast.errors import RolecastError
+from rolecast.errors import InputError, RolecastError
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.stages import evaluate as evaluate_stage
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.run import Run, create
-from rolecast.types import Action, Gold, Question, Thread, Trajectory
+from rolecast.types import Action, Gold, Question, Stage, Thread, Trajectory
 from tests.tiny import tiny_team
 
 SPLITS = {
@@ -91,6 +91,15 @@ def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, pl
     assert rows[5] == {"id": "test5", "answer": "The The", "golds": ["The The"], "status": "ok", "searches": 0}
     assert len(rows) == 10
     assert len(json.loads((folder / "traces.json").read_text())) == 3
+
+
+def test_a_stage_without_a_model_is_not_evaluated(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(tmp_path)
+    schedule = (*run.config.schedule, Stage("plans", "rollout", "rl"))
+    monkeypatch.setattr(RunConfig, "schedule", property(lambda self: schedule))
+    with pytest.raises(InputError, match="stage plans prepares questions and has no model; stages with one: sft, rl"):
+        evaluate(run, "plans")
+    assert played.asked == []
 
 
 def test_a_test_of_which_episodes_are_missing_is_an_error_and_not_a_score(tmp_path: Path, played: Played) -> None:
