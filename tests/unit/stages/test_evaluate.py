@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from scripted import ScriptedJudge, TableRetriever
 
+from rolecast.cli.runs import opened
 from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError, RolecastError
 from rolecast.ports import Sampling
@@ -100,6 +101,10 @@ def test_a_stage_without_a_model_is_not_evaluated(tmp_path: Path, played: Played
     with pytest.raises(InputError, match="stage plans prepares questions and has no model; stages with one: sft, rl"):
         evaluate(run, "plans")
     assert played.asked == []
+    (tmp_path / "c.yaml").write_text("name: new\n")
+    with pytest.raises(InputError, match="stage plans prepares questions"):  # before anything is made for it
+        opened(str(tmp_path / "new"), tmp_path / "c.yaml", None, "plans", model=True)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_test_of_which_episodes_are_missing_is_an_error_and_not_a_score(tmp_path: Path, played: Played) -> None:

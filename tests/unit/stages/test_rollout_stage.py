@@ -48,6 +48,7 @@ class Played:
     prepare: Callable[[Episode], dict[str, Any] | None] = lambda episode: {"plan": f"of {episode.question.id}.{episode.member}"}
     fault: Callable[[Episode], bool] = lambda episode: False
     breaks: int = 99
+    published: list[tuple[Any, ...]] = field(default_factory=list)
 
     def collect(self, episodes: Sequence[Episode], sampling: Sampling, phase: str, progress: Callable[[int], None]) -> list[Trajectory]:
         if len(self.asked) == self.breaks:
@@ -81,7 +82,9 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
 
     @contextmanager
     def publisher(run: Run, method: Any, stage: Stage, team: Any) -> Iterator[Any]:
-        yield SimpleNamespace(rollouts=SimpleNamespace(collect=found.collect, method=method), publish=lambda step, weights: None)
+        yield SimpleNamespace(
+            rollouts=SimpleNamespace(collect=found.collect, method=method), publish=lambda *version: found.published.append(version)
+        )
 
     monkeypatch.setattr(rollout_stage, "training_team", lambda run, method, stage, saved: tiny_team())
     monkeypatch.setattr(rollout_stage, "open_publisher", publisher)
@@ -106,6 +109,7 @@ def test_train_questions_are_sampled_and_dev_ones_played_once_and_greedily(tmp_p
     train = [[(f"plans:train:t{i}", member) for i in part for member in (0, 1)] for part in ((0, 1), (2, 3), (4,))]
     dev = [[(f"plans:dev:d{i}", 0) for i in part] for part in ((0, 1), (2,))]
     assert played.asked == [*((part, 0.5, "prepare") for part in train), *((part, 0.0, "prepare") for part in dev)]
+    assert played.published == [(0, {})]  # before the first episode: what the start has
 
 
 def test_each_sample_is_a_question_of_its_own_with_what_was_given_before(
