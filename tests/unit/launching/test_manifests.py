@@ -303,7 +303,7 @@ def test_k34_a_canary_is_a_second_service_that_shares_no_pod_with_the_first(name
         ("predictor", {"arguments": ["--api-key=abc"]}, "--api-key is refused"),
         ("predictor", {"uri": "/models/a"}, "uri"),
         ("agent", {"stage": None}, "an agent needs stage: name the one whose team it serves"),
-        ("agent", {"stage": "rl_"}, "stage"),
+        ("agent", {"stage": "rl_"}, "stage: String should match"),
         ("predictor", {"stage": "rl"}, "stage is for kind agent"),
         ("agent", {"max_model_len": 10}, "max_model_len is for kind vllm"),
         ("agent", {"replicas": 2}, "exclude each other"),

@@ -65,7 +65,7 @@ def test_how_often_to_try_again_does_not_make_another_job() -> None:
         ({"stage": "Eval"}, "stage"),
         ({"stage": "2nd"}, "stage"),
         ({"stage": "a-b"}, "stage"),
-        ({"stage": "ab_"}, "stage"),
+        ({"stage": "ab_", "kind": "rl"}, "stage: String should match"),
         ({"stage": "a" * 25}, "stage"),
         ({"stage": "eval"}, "kind of stage eval is not known; set kind to sft, rollout, rl"),
         ({"stage": "eval", "kind": "eval"}, "kind"),

@@ -98,6 +98,7 @@ def test_a_stage_without_a_model_is_not_evaluated(tmp_path: Path, played: Played
     run = run_of(tmp_path)
     schedule = (*run.config.schedule, Stage("plans", "rollout", "rl"))
     monkeypatch.setattr(RunConfig, "schedule", property(lambda self: schedule))
+    monkeypatch.setattr(evaluate_stage, "require_model", lambda run, stage: pytest.fail("there is none to be asked for"))
     with pytest.raises(InputError, match="stage plans prepares questions and has no model; stages with one: sft, rl"):
         evaluate(run, "plans")
     assert played.asked == []
