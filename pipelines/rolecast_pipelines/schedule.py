@@ -1,4 +1,4 @@
-"""The whole job as one pipeline of coarse tasks: every stage of a method's schedule with its evaluation, and a report."""
+"""The whole job as one pipeline of coarse tasks: every stage of a method's schedule, an evaluation of each model, and a report."""
 
 from typing import Any
 
@@ -55,9 +55,11 @@ def make_pipeline(schedule: Schedule) -> Any:
         last = step(components.prepare(run=run, config=config, schedule=shape), retriever_image).output
         results: list[dsl.PipelineTask] = []
         for stage in schedule:
-            trained = components.train(run=last, stage=stage.name, kind=stage.kind, launcher=launcher, job=job)
-            trained = _launching(step(trained.set_display_name(f"train-{stage.name}").after(*results[-1:]), image))
-            last = trained.outputs["Output"]
+            done = components.train(run=last, stage=stage.name, kind=stage.kind, launcher=launcher, job=job)
+            named = done.set_display_name(f"{'train' if stage.trains else 'rollout'}-{stage.name}")
+            last = _launching(step(named.after(*results[-1:]), image)).outputs["Output"]
+            if not stage.trains:
+                continue
             evaluated = components.evaluate(run=last, stage=stage.name).set_display_name(f"evaluate-{stage.name}")
             results.append(step(evaluated, rollout_image))
         step(components.report(run=last, results=[result.outputs["Output"] for result in results]), image)

@@ -6,6 +6,7 @@ Each part is defined beside what it configures where that part has a module of i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -128,8 +129,20 @@ class EngineConfig(Closed):
 
 
 class StageConfig(Closed):
-    """What every stage of training has. `optimizers`: of slots that have another one than the rest. `lengths`: tokens of a reply, for
-    roles that have another limit in this stage, and with its model ever after.
+    """What every stage has. `lengths`: tokens of a reply, for roles that have another limit in this stage, and with its model ever after."""
+
+    lengths: dict[str, Annotated[int, Field(ge=1)]] = {}
+
+
+class PlayedConfig(StageConfig):
+    """What a stage has whose episodes workers may play."""
+
+    lease_seconds: float = Field(60.0, gt=0, json_schema_extra=HOW)  # a worker that is silent for so long loses its groups to another one
+    lease_tries: int = Field(3, ge=1, json_schema_extra=HOW)  # leases of a group before it is abandoned
+
+
+class TrainedConfig(StageConfig):
+    """What every stage of training has. `optimizers`: of slots that have another one than the rest.
 
     `model`: the address of this stage's model as another run trained it, which is taken instead of training.
     """
@@ -138,13 +151,12 @@ class StageConfig(Closed):
     model: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # the address: what lies there is held to its digest
     optimizer: OptimizerConfig = OptimizerConfig()
     optimizers: dict[str, OptimizerConfig] = {}
-    lengths: dict[str, Annotated[int, Field(ge=1)]] = {}
     max_tokens: int = Field(8192, ge=64, json_schema_extra=SHAPE)  # padded tokens of a micro-batch
     checkpoint_every: int = Field(10, ge=1, json_schema_extra=HOW)
     keep: int = Field(2, ge=1, json_schema_extra=HOW)
 
 
-class SftConfig(StageConfig):
+class SftConfig(TrainedConfig):
     """`batch` in rows (turns). `mix`: share of rows of each role; empty takes them as episodes have them.
 
     `drills`: how many of the steps, the first ones, are drills instead of turns; for models from scratch.
@@ -167,7 +179,20 @@ class GuardConfig(Closed):
     rollbacks: int = Field(1, ge=0)
 
 
-class RlConfig(StageConfig):
+class RolloutConfig(PlayedConfig):
+    """`questions` and `dev`: at most so many of either split, by default all. A train question is played `samples` times.
+
+    `shard`: questions between two saves; SIGTERM waits for the end of a shard.
+    """
+
+    questions: int | None = Field(None, ge=1)
+    dev: int | None = Field(None, ge=1)
+    samples: int = Field(1, ge=1)
+    temperature: float = Field(1.0, ge=0)  # of train questions; dev ones are played greedily
+    shard: int = Field(64, ge=1)
+
+
+class RlConfig(TrainedConfig, PlayedConfig):
     """`questions` per step, each with `group` rollouts. `refill`: extra rounds of sampling for groups without variance.
 
     `kl`: the coefficient of every objective's KL term, in place of the method's. `idle_steps`: so many steps in a row from which nothing could be learned end the stage.
@@ -184,8 +209,6 @@ class RlConfig(StageConfig):
     shuffle_rewards: bool = False  # a control: rewards permuted inside groups
     eval_every: int = Field(10, ge=1)
     dev: int = Field(120, ge=1)  # questions of an in-loop evaluation
-    lease_seconds: float = Field(60.0, gt=0, json_schema_extra=HOW)  # a worker that is silent for so long loses its groups to another one
-    lease_tries: int = Field(3, ge=1, json_schema_extra=HOW)  # leases of a group before it is abandoned
     guard: GuardConfig = GuardConfig()
     traces: int = Field(2, ge=0, json_schema_extra=HOW)  # episodes kept for the report at every evaluation
     record: bool = Field(False, json_schema_extra=HOW)  # keep every step's trajectories with their rewards, one artifact a step
@@ -198,7 +221,7 @@ class RlConfig(StageConfig):
         return top_p
 
 
-STAGE_KINDS: dict[str, type[StageConfig]] = {"sft": SftConfig, "rl": RlConfig}
+STAGE_KINDS: dict[str, type[StageConfig]] = {"sft": SftConfig, "rollout": RolloutConfig, "rl": RlConfig}
 
 
 class EvalConfig(Closed):
@@ -243,7 +266,7 @@ class RunConfig(Closed):
             return given
         method = make_method(info.data["method"])
         if untrained := [stage for stage in method.schedule() if stage.kind not in STAGE_KINDS]:
-            raise ValueError(f"{method.name}: stage {untrained[0].name!r} is of kind {untrained[0].kind!r}, which no stage can be yet")
+            raise ValueError(f"{method.name}: stage {untrained[0].name!r} is of kind {untrained[0].kind!r}, which no stage can be")
         kinds = {stage.name: STAGE_KINDS[stage.kind] for stage in method.schedule()}
         if unknown := sorted(set(given) - set(kinds)):
             raise ValueError(f"{method.name} has no stage {unknown[0]!r}; it has {', '.join(kinds) or 'none'}")
@@ -282,6 +305,17 @@ class RunConfig(Closed):
         settings = self.stages[stage]
         assert isinstance(settings, RlConfig), f"stage {stage} is no RL"
         return settings
+
+    def rollout(self, stage: str) -> RolloutConfig:
+        settings = self.stages[stage]
+        assert isinstance(settings, RolloutConfig), f"stage {stage} is no rollout"
+        return settings
+
+    def steps_before(self, stage: Stage, block: int = 1) -> int:
+        """Steps of the stages of its kind that come before it, each rounded up to whole blocks: there its random streams go on."""
+        before = [self.stages[other.name] for other in takewhile(lambda other: other.name != stage.name, self.schedule)]
+        own = STAGE_KINDS[stage.kind]
+        return sum(-(-c.steps // block) * block for c in before if isinstance(c, own) and isinstance(c, TrainedConfig))
 
     @property
     def fingerprint(self) -> str:

@@ -15,6 +15,8 @@ from typing import Any, Literal
 Slot = str  # which weights: "shared", a role's adapter, "critic", "frozen", "external:NAME"
 Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 Status = Literal["ok", "format", "length", "error"]
+StageKind = Literal["sft", "rollout", "rl"]
+TRAIN = "train"  # where a stage's questions are from: the run's own, unless it names a rollout stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,7 @@ class Trajectory:
 
     `threads` and `retrieved` are in the order of opening; of branches played at once, in the order of the branches. `states` stay
     where the episode was played (`wire.coordinator`): `probe` and `score` read them, credit has named rewards only.
+    `prepared` is what the method keeps of it for the question of a later stage, where it is played for that.
     `status`: `format` is a fault of a role, `length` a context without room to speak, `error` a fault of something else (`fault`).
     """
 
@@ -199,6 +202,7 @@ class Trajectory:
     searches: int = 0
     retrieved: list[str] = field(default_factory=list)
     rewards: list[Reward] = field(default_factory=list)
+    prepared: Mapping[str, Any] | None = None
 
     @property
     def actions(self) -> list[Action]:
@@ -345,18 +349,23 @@ class Stage:
 
     `start`: the stage whose model this one starts from; "" is the run's own start model. `slots`: which slot a role speaks with in
     this stage, where that is not the role's own. `merges`: slots that become part of the base when the stage ends; others stay
-    beside it. `data`: the split that questions are drawn from. `task`: what its model is measured by and selected on
-    (`evaluation.tasks`).
+    beside it. `data`: whose questions are played: the run's own (`TRAIN`), or those that an earlier rollout stage prepared.
+    `task`: what its model is measured by and selected on (`evaluation.tasks`).
     """
 
     name: str
-    kind: Literal["sft", "rl"]
+    kind: StageKind
     start: str = ""
     objectives: tuple[Objective, ...] = ()
     merges: tuple[Slot, ...] = ()
     slots: Mapping[str, Slot] = field(default_factory=dict)
-    data: str = "train"
+    data: str = TRAIN
     task: str = "qa"
+
+    @property
+    def trains(self) -> bool:
+        """Whether it ends with a model. A rollout stage ends with questions, and plays the model that it starts from."""
+        return self.kind != "rollout"
 
     @property
     def trained(self) -> tuple[Slot, ...]:

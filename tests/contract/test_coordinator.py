@@ -108,6 +108,18 @@ def test_a_group_goes_to_a_worker_and_comes_back_as_it_was(sides: Sides) -> None
     assert sides.learner.counts["accepted"] == 1
 
 
+def test_prepared_state_goes_to_a_worker_and_comes_back(sides: Sides) -> None:
+    plan = {"plan": ["«Ω»", {"deep": [1, 2.5, None, True]}]}
+    asked = replace(group("a"), question=replace(group("a").question, given=plan), phase="prepare")
+    sides.learner.publish(VERSION)
+    sides.learner.add([asked])
+    [lease] = sides.worker.lease("w", HELLO, 4)
+    assert lease.group == asked
+    assert sides.worker.complete(lease, [replace(t, prepared=plan if t.member else None) for t in played(lease)])
+    done, _ = sides.learner.collected()
+    assert [(t.question.given, t.prepared) for t in done["a"]] == [(plan, None), (plan, plan)]
+
+
 def test_refusals_say_why(sides: Sides) -> None:
     sides.learner.publish(VERSION)
     sides.learner.add([group("a")])

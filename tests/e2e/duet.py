@@ -1,4 +1,4 @@
-"""The plugin of two slots as an installed distribution, and runs of it through the real commands."""
+"""The plugin of two slots as an installed distribution, and runs of it through the real commands. Other plugins take its place."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PRESET = PLUGINS / "duet_method" / "presets" / "tiny.yaml"
 WHOLE = "model.lora=null"
 
 
-def install(site: Path) -> None:
+def install(site: Path, distribution: str, entry: str) -> None:
     """What `pip install` leaves beside the code: metadata with the entry point."""
-    info = site / "duet_methods-0.1.dist-info"
+    info = site / f"{distribution.replace('-', '_')}-0.1.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: duet-methods\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[rolecast.methods]\nduet = duet_method.method:Duet\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text(f"[rolecast.methods]\n{entry}\n")
 
 
 def environment(site: Path, **extra: str) -> dict[str, str]:
@@ -31,10 +31,12 @@ def environment(site: Path, **extra: str) -> dict[str, str]:
 class Duet:
     """Commands in an environment that has the plugin."""
 
+    distribution, entry, preset = "duet-methods", "duet = duet_method.method:Duet", PRESET
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.site = folder / "site"
-        install(self.site)
+        install(self.site, self.distribution, self.entry)
 
     def start(self, *arguments: str, module: str = "rolecast.cli.main", **extra: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -49,7 +51,7 @@ class Duet:
         return out
 
     def create(self, run: Path, *overrides: str) -> Path:
-        self.rolecast("run", "create", str(run), "--config", str(PRESET), *_set(overrides))
+        self.rolecast("run", "create", str(run), "--config", str(self.preset), *_set(overrides))
         return run
 
     def train(self, run: Path, *stages: str) -> str:

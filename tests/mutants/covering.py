@@ -19,6 +19,7 @@ COVERING: dict[str, tuple[str, ...]] = {
     "learner/backends.py": ("unit/learner/test_backends.py", *LEARNER, "unit/stages/test_rl.py"),
     "weights/team.py": ("unit/weights", "unit/learner", "unit/stages/test_finished_team.py", "unit/stages/test_trainer.py"),
     "stages/rl.py": STAGES,
+    "stages/rollout.py": ("unit/stages/test_rollout_stage.py",),
     "stages/sampling.py": ("unit/stages/test_sampling.py", *STAGES),
     "stages/evaluate.py": ("unit/stages/test_evaluate.py",),
     "stages/sft.py": ("unit/stages/test_sft.py",),

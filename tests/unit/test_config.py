@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rolecast.config import RunConfig, SftConfig, load_config, read_json_config
+from rolecast.config import RunConfig, SftConfig, load_config, make_config, read_json_config
 from rolecast.errors import InputError
-from rolecast.methods.decor import DecorConfig
+from rolecast.methods.decor import Decor, DecorConfig
 from rolecast.methods.registry import find, known
 from rolecast.methods.search_r1 import SearchR1Config
+from rolecast.types import Stage
 
 PRESETS = [Path(str(find(name).preset(preset))) for name in known() for preset in find(name).presets]
 Write = Callable[[str], Path]
@@ -251,3 +253,19 @@ def test_the_mix_is_of_the_methods_roles(mix: str, reason: str, tmp_path: Path) 
     (tmp_path / "c.yaml").write_text(f"method: {{name: decor, condenser: extractive}}\nstages: {{sft: {{mix: {mix}}}}}\n")
     with pytest.raises(InputError, match=reason):
         load_config(tmp_path / "c.yaml")
+
+
+def test_a_rollout_stage_has_settings_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    sft, rl = RunConfig().schedule
+    again = replace(rl, name="again", data="plans")
+    monkeypatch.setattr(Decor, "schedule", lambda self: (sft, rl, Stage("plans", "rollout", "rl"), again, replace(again, name="more")))
+    monkeypatch.setattr(Decor, "prepare", lambda self, trajectory: None)
+    stages = {"plans": {"samples": 3, "lengths": {"planner": 9}}, "rl": {"steps": 5}, "again": {"steps": 7}, "sft": {"steps": 33}}
+    config = make_config({"stages": stages}, "here")
+    assert (config.rollout("plans").samples, config.rollout("plans").lease_tries) == (3, 3)
+    assert config.method_in(config.schedule[2]).roles["planner"].max_tokens == 9
+    assert [config.steps_before(stage) for stage in config.schedule] == [0, 0, 0, 5, 12]
+    assert config.steps_before(config.schedule[4], 4) == 16  # each in whole blocks
+    for key in ("steps", "optimizer", "checkpoint_every"):
+        with pytest.raises(InputError, match=rf"plans.{key}: unknown key"):
+            make_config({"stages": {"plans": {key: {}}}}, "here")

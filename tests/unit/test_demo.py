@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rolecast.cli.demo import demo
-from rolecast.config import RunConfig
+from rolecast.cli.demo import demo, plan
+from rolecast.config import RolloutConfig, RunConfig
 from rolecast.errors import InputError
 
 
@@ -57,3 +57,11 @@ def test_a_preset_that_is_not_there_is_named(started: list[tuple[Path, RunConfig
     with pytest.raises(InputError, match=reason):
         demo(**options)  # type: ignore[arg-type]
     assert started == []
+
+
+def test_the_plan_says_what_each_stage_does() -> None:
+    config = RunConfig()
+    config.stages.update(plans=RolloutConfig(samples=2), some=RolloutConfig(questions=9))
+    assert plan(config) == (
+        "sft 1000 steps of 16 rows, rl 200 steps of 8 questions × 8 rollouts, plans of all questions × 2 rollouts, some of 9 questions × 1 rollouts"
+    )

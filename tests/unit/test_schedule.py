@@ -10,11 +10,12 @@ from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError
 from rolecast.methods.decor import Decor
 from rolecast.methods.registry import describe, make_method
-from rolecast.schedule import TAKEN, check, find, keys_of, last
+from rolecast.schedule import TAKEN, check, find, find_trained, keys_of, last, trained
 from rolecast.types import Objective, Role, Stage, ValueTerm
 
 SFT = Stage("sft", "sft", objectives=(Objective("o", "shared", 1e-3),), merges=("shared",))
 RL = Stage("rl", "rl", "sft", (Objective("o", "shared", 1e-3),), merges=("shared",))
+PLANS = Stage("plans", "rollout", "sft")
 ONE, TWO = Objective("one", "a", 1e-3), Objective("two", "b", 2e-3)
 ROLES = {name: Role(name, frozenset(), (), 8, slot) for name, slot in (("first", "a"), ("second", "b"))}
 
@@ -30,9 +31,41 @@ def test_a_stage_is_found_by_its_name() -> None:
         last(())
 
 
+def test_a_rollout_stage_has_no_model() -> None:
+    assert trained((SFT, PLANS, RL)) == (SFT, RL)
+    assert last((SFT, PLANS)) == "sft"
+    assert find_trained((SFT, PLANS), "sft") is SFT
+    with pytest.raises(InputError, match="stage plans prepares questions and has no model; stages with one: sft"):
+        find_trained((SFT, PLANS), "plans")
+    with pytest.raises(InputError, match="is not trained"):
+        last((replace(PLANS, start=""),))
+
+
+def test_questions_come_from_a_rollout_stage_before() -> None:
+    check((SFT, PLANS, replace(RL, data="plans"), replace(PLANS, name="more", data="plans")))
+    check((replace(PLANS, start=""), replace(RL, start="", data="plans")))
+
+
 @pytest.mark.parametrize(
     ("stages", "reason"),
     [
+        ((SFT, PLANS, PLANS), "'plans' is there twice"),
+        ((SFT, PLANS, replace(SFT, name="plans")), "'plans' is there twice"),
+        (
+            (SFT, PLANS, replace(RL, start="plans")),
+            "'rl' starts from 'plans', a rollout stage, which has no model of its own: start from 'sft'",
+        ),
+        (
+            (SFT, replace(RL, data="plans"), PLANS),
+            "'rl' has its questions from 'plans', which is no rollout stage before it; there are 'train'$",
+        ),
+        ((SFT, PLANS, replace(RL, data="sft")), "'rl' has its questions from 'sft', .* there are 'train', 'plans'"),
+        ((SFT, PLANS, replace(RL, data="dev")), "'rl' has its questions from 'dev'"),
+        ((SFT, replace(PLANS, data="plans")), "'plans' has its questions from 'plans'"),
+        ((SFT, PLANS, replace(SFT, name="again", data="plans")), "'again' draws from a teacher's throw-away worlds, not from 'plans'"),
+        ((SFT, replace(PLANS, name="train")), "'train' prepares questions, and 'train' in data are the run's own"),
+        ((SFT, replace(PLANS, objectives=(ONE,))), "'plans' is of kind 'rollout', which trains nothing"),
+        ((SFT, replace(PLANS, objectives=(ONE,), merges=("a",))), "'plans' is of kind 'rollout', which trains nothing"),
         ((SFT, SFT), "'sft' is there twice"),
         ((RL, SFT), "'rl' starts from 'sft', which does not come before it"),
         ((Stage("rl", "rl", "rl"),), "'rl' starts from 'rl'"),
@@ -59,9 +92,9 @@ def test_every_methods_schedule_is_sound(method: str) -> None:
     check(make_method(RunConfig.model_validate({"method": {"name": method}}).method).schedule())
 
 
-@pytest.mark.parametrize("name", ["", "RL", "1st", "a-b", "a/b", "..", "_a", "a" * 25, "rl\n"])
+@pytest.mark.parametrize("name", ["", "RL", "1st", "a-b", "a/b", "..", "_a", "a" * 25, "rl\n", "rl_", "a" * 23 + "_"])
 def test_a_stage_has_the_name_of_a_folder(name: str) -> None:
-    with pytest.raises(ValueError, match="is no name for a folder"):
+    with pytest.raises(ValueError, match="is no name for a folder and a label"):
         check((Stage(name, "rl"),))
 
 
@@ -91,7 +124,8 @@ def test_slots_and_roles_of_a_stage_are_the_methods() -> None:
     ("schedule", "reason"),
     [
         ((replace(RL, name="eval", start=""),), "method decor: stage 'eval' has the name of something else"),
-        ((Stage("plans", "rollout"),), "decor: stage 'plans' is of kind 'rollout', which no stage can be yet"),
+        ((Stage("plans", "eval"),), "decor: stage 'plans' is of kind 'eval', which no stage can be"),  # type: ignore[arg-type]
+        ((SFT, PLANS), "method decor: stage 'plans' prepares questions; say of what .Decor.prepare."),
     ],
 )
 def test_a_method_with_such_a_schedule_is_refused_by_name(

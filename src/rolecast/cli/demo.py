@@ -58,15 +58,16 @@ def demo(
 
 
 def plan(config: RunConfig) -> str:
-    """What will be trained, stage by stage."""
-    from rolecast.config import SftConfig
+    """What will be done, stage by stage."""
+    from rolecast.config import RlConfig, RolloutConfig, SftConfig
 
     said = []
     for name, stage in config.stages.items():
-        size = (
-            f"{stage.batch} rows"
-            if isinstance(stage, SftConfig)
-            else f"{config.rl(name).questions} questions × {config.rl(name).group} rollouts"
-        )
-        said.append(f"{name} {stage.steps} steps of {size}")
+        match stage:
+            case SftConfig():
+                said.append(f"{name} {stage.steps} steps of {stage.batch} rows")
+            case RlConfig():
+                said.append(f"{name} {stage.steps} steps of {stage.questions} questions × {stage.group} rollouts")
+            case RolloutConfig():
+                said.append(f"{name} of {stage.questions or 'all'} questions × {stage.samples} rollouts")
     return ", ".join(said)

@@ -16,18 +16,19 @@ ConfigPath = Annotated[Path | None, typer.Option("--config", help="YAML; needed 
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override of the config, as often as you like.")]
 
 
-def opened(path: str, config: Path | None, overrides: list[str] | None, stage: str | None = None) -> Run:
-    """The run at `path` with its world and index, created from `config` if given. `stage`: one that its schedule must have."""
+def opened(path: str, config: Path | None, overrides: list[str] | None, stage: str | None = None, model: bool = False) -> Run:
+    """The run at `path` with its world and index, created from `config` if given. `stage`: one that its schedule must have, with a
+    `model` of its own where that is asked for."""
     from rolecast.config import load_config
     from rolecast.errors import InputError
-    from rolecast.schedule import find
+    from rolecast.schedule import find, find_trained
     from rolecast.stages.inputs import inputs
 
     if overrides and config is None:
         raise InputError("--set changes a config file: give --config too")
     read = open_run(path).config if config is None else load_config(config, overrides or ())
     if stage is not None:
-        find(read.schedule, stage)  # before anything is made for it
+        (find_trained if model else find)(read.schedule, stage)  # before anything is made for it
     if config is not None:
         return prepare(path, read, inputs)
     run = open_run(path)
@@ -55,7 +56,7 @@ def train(
     config: ConfigPath = None,
     overrides: Overrides = None,
 ) -> None:
-    """Train one stage of a run, or go on from its newest checkpoint."""
+    """Train one stage of a run, or go on from its newest checkpoint. A rollout stage prepares questions instead."""
     from rolecast.stages.train import train as train_stage
 
     print(train_stage(opened(run, config, overrides, stage), stage))
@@ -73,7 +74,7 @@ def rl(run: RunPath, config: ConfigPath = None, overrides: Overrides = None) -> 
 
 def evaluate(
     run: RunPath,
-    stage: Annotated[str | None, typer.Option(help="Whose model; by default that of the last stage.")] = None,
+    stage: Annotated[str | None, typer.Option(help="Whose model; by default the last one of the schedule.")] = None,
     config: ConfigPath = None,
     overrides: Overrides = None,
 ) -> None:
@@ -82,7 +83,7 @@ def evaluate(
     from rolecast.schedule import last as last_stage
     from rolecast.stages.evaluate import evaluate as evaluate_stage
 
-    run_ = opened(run, config, overrides, stage)
+    run_ = opened(run, config, overrides, stage, model=True)
     name = stage or last_stage(run_.config.schedule)
     folder = evaluate_stage(run_, name)
     print(results_table({name: json.loads((folder / "result.json").read_text())}))

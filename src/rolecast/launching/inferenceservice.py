@@ -50,7 +50,7 @@ class ServingSpec(Closed):
     name: Name
     namespace: Name = "rolecast"
     track: Literal["stable", "canary"] = "stable"
-    stage: StageName = "rl"
+    stage: StageName | None = None
     replicas: int = Field(1, ge=1)
     scaling: QueueScaling | None = None
     gpus: int = Field(0, ge=0)
@@ -85,6 +85,10 @@ class ServingSpec(Closed):
             )
         if self.kind == "vllm" and not self.gpus:
             raise ValueError("a vLLM predictor needs gpus: set it to the GPUs of one replica")
+        if self.kind == "agent" and self.stage is None:
+            raise ValueError("an agent needs stage: name the one whose team it serves, usually the last of the run's schedule")
+        if self.kind == "vllm" and self.stage is not None:
+            raise ValueError("stage is for kind agent; a predictor's model is the one that uri names")
         if self.kind == "agent" and self.max_model_len is not None:
             raise ValueError("max_model_len is for kind vllm; the agent takes it from the run's config")
         if any(argument.split("=")[0] == "--api-key" for argument in self.arguments):
@@ -207,7 +211,7 @@ def _agent(spec: ServingSpec) -> Manifest:
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key, "optional": True}}})
     env += [{"name": key, "valueFrom": {"secretKeyRef": {"name": spec.s3_secret, "key": key}}} for key in S3_KEYS]
     return {
-        "args": ["agent", "serve", spec.uri, "--stage", spec.stage, "--model-name", spec.name, "--port", str(PORT), *spec.arguments],
+        "args": ["agent", "serve", spec.uri, "--stage", str(spec.stage), "--model-name", spec.name, "--port", str(PORT), *spec.arguments],
         "env": env,
     }
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from rolecast.errors import InputError
+from rolecast.types import StageKind
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -25,7 +26,7 @@ def _quantity(value: Any) -> Any:
 # Of Kubernetes.
 Quantity = Annotated[str, BeforeValidator(_quantity)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]  # RFC 1035 label
-StageName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$", max_length=24)]
+StageName = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9_]*[a-z0-9])?$", max_length=24)]  # also a label's value
 Image = Annotated[str, StringConstraints(pattern=r"^\S+$", min_length=1)]
 Label = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
 LabelKey = Annotated[
@@ -91,7 +92,7 @@ class Backoff(Closed):
 
 
 class CoordinatorService(Closed):
-    """Where rollout workers find the coordinator that rank 0 of an RL job runs."""
+    """Where rollout workers find the coordinator that rank 0 of a job runs whose stage has episodes played."""
 
     service: Name = "rolecast-coordinator"
     port: int = Field(8300, ge=1024, le=65535)
@@ -109,7 +110,7 @@ class TrainingJobSpec(Closed):
 
     run: str = Field(min_length=1)
     stage: StageName
-    kind: Literal["sft", "rl"] | None = None  # of the stage; by default the stage is called after it
+    kind: StageKind | None = None  # of the stage; by default the stage is called after it
     image: Image
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
@@ -141,14 +142,14 @@ class TrainingJobSpec(Closed):
     @model_validator(mode="before")
     @classmethod
     def _kind_by_name(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("kind") is None and data.get("stage") in ("sft", "rl"):
+        if isinstance(data, dict) and data.get("kind") is None and data.get("stage") in get_args(StageKind):
             return {**data, "kind": data["stage"]}
         return data
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrainingJobSpec:
         if self.kind is None:
-            raise ValueError(f"kind of stage {self.stage} is not known; set kind to sft or rl")
+            raise ValueError(f"kind of stage {self.stage} is not known; set kind to {', '.join(get_args(StageKind))}")
         if self.gpus_per_node and self.procs_per_node != self.gpus_per_node:
             raise ValueError(
                 f"procs_per_node is {self.procs_per_node} and gpus_per_node {self.gpus_per_node}: each process drives one GPU; make them equal"
@@ -174,7 +175,7 @@ class TrainingJobSpec(Closed):
     @property
     def samples(self) -> bool:
         """Whether the stage has episodes played: then rank 0 runs a coordinator for rollout workers."""
-        return self.kind == "rl"
+        return self.kind != "sft"
 
     @property
     def run_label(self) -> str:

@@ -141,7 +141,10 @@ class Method(ABC):
 
     @abstractmethod
     async def rollout(self, question: Question, env: Env) -> str | None:
-        """Plays one episode and returns the answer. Raises `EpisodeEnd` on a fault that ends it."""
+        """Plays one episode and returns the answer. Raises `EpisodeEnd` on a fault that ends it.
+
+        `question.given` is what `prepare` kept of an earlier stage's episode, empty where nothing is prepared: then all is played.
+        """
 
     async def probe(self, trajectory: Trajectory, env: Env) -> None:
         """Extra samples on recorded states, in training only, in an env for probes. May not change what `rollout` did."""
@@ -149,6 +152,13 @@ class Method(ABC):
     async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
         """Named rewards of one finished episode."""
         return []
+
+    def prepare(self, trajectory: Trajectory) -> Mapping[str, Any] | None:
+        """Of a finished and scored episode of a rollout stage: what `given` of a later stage's question adds, as JSON has it.
+
+        None leaves the episode out. Nothing of the gold may be in it: roles will see it.
+        """
+        return None
 
     def credit(self, group: Sequence[Trajectory]) -> list[Unit]:
         """Units of credit of one question's rollouts."""

@@ -68,10 +68,14 @@ def known() -> list[str]:
 def make_method(config: MethodConfig) -> Method:
     """`InputError` for a method whose schedule no run could go through."""
     method = find(config.name)(config)
+    schedule = method.schedule()
     try:
-        check(method.schedule(), method.roles)
+        check(schedule, method.roles)
     except ValueError as error:
         raise InputError(f"method {config.name}: {error}") from None
+    unprepared = [stage.name for stage in schedule if not stage.trains and type(method).prepare is Method.prepare]
+    if unprepared:
+        raise InputError(f"method {config.name}: stage {unprepared[0]!r} prepares questions; say of what ({type(method).__name__}.prepare)")
     return method
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rolecast.errors import EngineError, RolecastError
+from rolecast.errors import EngineError, InputError, RolecastError
 from rolecast.leasing import Group
 from rolecast.methods.base import Method
 from rolecast.ports import Engine, Judge, Retriever, Sampling
-from rolecast.rollout.env import Env, EpisodeEnd, Phase
+from rolecast.rollout.env import PREPARE, Env, EpisodeEnd, Phase
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.scheduler import Lanes
 from rolecast.types import Question, Trajectory
@@ -111,7 +112,21 @@ async def play_episode(method: Method, env: Env, judge: Judge | None) -> Traject
         await method.probe(trajectory, env.probe())
     if judge is not None:
         trajectory.rewards = await method.score(trajectory, judge)
+    if env.phase == PREPARE:
+        trajectory.prepared = _prepared(method, trajectory)
     return trajectory
+
+
+def _prepared(method: Method, trajectory: Trajectory) -> dict[str, Any] | None:
+    """As it comes back from a file or a wire, here too: a later stage's episodes do not depend on who played these."""
+    kept = method.prepare(trajectory)
+    if kept is None:
+        return None
+    try:
+        given: dict[str, Any] = json.loads(json.dumps(dict(kept), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"method {method.name} prepares what is no JSON ({error}); keep texts, numbers, lists and mappings") from None
+    return given
 
 
 def _spoil(trajectory: Trajectory, error: Exception) -> None:

@@ -24,7 +24,8 @@ from rolecast.tags import trim
 from rolecast.types import Action, Message, Observation, Passage, Role, Status, Thread, Trajectory
 
 T = TypeVar("T")
-Phase = str  # "train", "eval" or "serve": only what METHODS names may depend on it
+Phase = str  # "train", "eval", "serve" or "prepare": only what METHODS names may depend on it
+PREPARE: Phase = "prepare"  # of a rollout stage's episodes
 Branch = Callable[["Env"], Coroutine[Any, Any, T]]  # several turns of one episode, in an env of their own
 
 

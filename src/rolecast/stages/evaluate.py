@@ -13,7 +13,7 @@ from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
-from rolecast.schedule import find
+from rolecast.schedule import find_trained
 from rolecast.stages.environment import environment_of, open_judge, open_retriever
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
@@ -23,7 +23,11 @@ from rolecast.types import Version
 
 
 def evaluate(run: Run, stage: str) -> Path:
-    """Writes `run.evaluation(stage)`: result.json, predictions.jsonl and some traces. Does nothing if it is there."""
+    """Writes `run.evaluation(stage)`: result.json, predictions.jsonl and some traces. Does nothing if it is there.
+
+    The team plays the whole method from a question's text, as it is served, also where its stage had prepared questions.
+    """
+    find_trained(run.config.schedule, stage)
     if not run.has(run.evaluation(stage)):
         require_model(run, stage)
         with working(run, f"eval_{stage}"):
@@ -35,7 +39,7 @@ def evaluate(run: Run, stage: str) -> Path:
 def _evaluate(run: Run, stage: str) -> None:
     c, about = run.config, environment_of(run)
     prepare_torch(c)
-    of = find(c.schedule, stage)
+    of = find_trained(c.schedule, stage)
     method = c.method_in(of)
     team, speakers = finished_team(run, method, of)
     renderer = Renderer(team.tokenizer, method.tags)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rolecast.config import TrainedConfig
 from rolecast.errors import InputError
 from rolecast.stages.index import index
 from rolecast.stages.run import Run
@@ -13,7 +14,7 @@ def inputs(run: Run) -> None:
     """Makes or fetches all of it, unless it is there."""
     index(run)
     for name, stage in run.config.stages.items():
-        if stage.model and not run.has(run.model(name)):
+        if isinstance(stage, TrainedConfig) and stage.model and not run.has(run.model(name)):
             _take_model(run, name, stage.model)
 
 

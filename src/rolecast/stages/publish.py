@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from rolecast.config import PlayedConfig
 from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.leases import Coordinator
 from rolecast.coordinator.process import Child, Served, child_coordinator
@@ -44,7 +45,7 @@ class Publisher(Protocol):
 
 @contextmanager
 def open_publisher(run: Run, method: Method, stage: Stage, team: Team) -> Iterator[Publisher]:
-    """By `rollouts` of the config: in this process with the team that is trained, or through a coordinator to workers."""
+    """By `rollouts` of the config: in this process with the stage's own team, or through a coordinator to workers."""
     if run.config.rollouts == "local":
         yield _Local.open(run, method, stage, team)
         return
@@ -69,7 +70,8 @@ def _publish_base(run: Run) -> None:
 
 
 def served(run: Run, stage: Stage) -> Served:
-    c = run.config.rl(stage.name)
+    c = run.config.stages[stage.name]
+    assert isinstance(c, PlayedConfig), f"nothing is played in stage {stage.name}"
     return Served(
         run.config.name, run.attempt, run.config.model_dump_json(), stage.name, run.location, c.lease_seconds, c.lease_tries
     )  # fmt: skip
@@ -94,12 +96,12 @@ class _Local:
     run: Run
     rollouts: Rollouts
     team: Team
-    shared: bool  # whether `team` is the one that is trained
+    shared: bool  # whether `team` is the stage's own, and not a copy
 
     @classmethod
     def open(cls, run: Run, method: Method, stage: Stage, team: Team) -> _Local:
         c = run.config
-        shared = c.learner.name == "plain" or c.learner.zero < 3  # sharded parameters cannot sample by themselves
+        shared = not stage.trains or c.learner.name == "plain" or c.learner.zero < 3  # sharded parameters cannot sample by themselves
         sampled = team if shared else training_team(run, method, stage, None)
         speakers = {slot: sampled.speaker(slot) for slot in method.spoken}
         renderer = Renderer(team.tokenizer, method.tags)

@@ -135,8 +135,8 @@ class Trainer:
         if ranks.first:
             begin_segment(run, stage.name, resumed.step if resumed else 0, environment_of(run))
             publisher = stack.enter_context(open_publisher(run, method, stage, team))
-            sampler = Sampler(run.config, stage, publisher.rollouts, load_questions(run, "train"), state.sampled, state.dropped)
-        dev = load_questions(run, "dev")[: c.dev] if ranks.first else []
+            sampler = Sampler(run.config, stage, publisher.rollouts, load_questions(run, "train", stage.data), state.sampled, state.dropped)
+        dev = load_questions(run, "dev", stage.data)[: c.dev] if ranks.first else []
         return cls(run, stage, learner, sampler, publisher, dev, resumed.step if resumed else 0, state)
 
     def train(self) -> None:
@@ -205,7 +205,7 @@ class Trainer:
             self.progress.sampled, self.progress.dropped = self.sampler.sampled, self.sampler.dropped
         units = batch.units
         if self.config.shuffle_rewards:
-            units = shuffled(units, stream(self.run.config.seed, "shuffle", step))
+            units = shuffled(units, stream(self.run.config.seed, "shuffle", self.run.config.steps_before(self.stage) + step))
         if self.config.record:
             self._record(step, batch.trajectories)
         threads = [thread for t in batch.trajectories for thread in t.threads]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
-from rolecast.config import RunConfig, make_config
+from rolecast.config import RunConfig, TrainedConfig, make_config
 from rolecast.errors import InputError
 from rolecast.identity import Change, changes
 from rolecast.ports import Store
@@ -28,6 +28,7 @@ from rolecast.reading import read_json
 from rolecast.store.artifact import MANIFEST, committed, digest_of, recover, write_text
 from rolecast.store.fencing import FencedStore, only_learner
 from rolecast.store.uri import S3, manifest_at, open_store
+from rolecast.types import Stage
 
 WORKDIR = "ROLECAST_WORKDIR"
 FORMAT = 2  # of a run's folder: stages by name, slots in `slots/`
@@ -76,6 +77,14 @@ class Run:
 
     def model(self, stage: str) -> Path:
         return self.path / stage / "model"
+
+    def questions(self, stage: str) -> Path:
+        """What a rollout stage prepared."""
+        return self.path / stage / "questions"
+
+    def result(self, stage: Stage) -> Path:
+        """What a stage ends with."""
+        return self.model(stage.name) if stage.trains else self.questions(stage.name)
 
     def evaluation(self, stage: str) -> Path:
         return self.path / "eval" / stage
@@ -223,7 +232,10 @@ def _digests(config: RunConfig, before: Run | None = None) -> dict[str, str]:
 
 
 def _addresses(config: RunConfig) -> dict[str, str]:
-    named = {"retriever.index": config.retriever.index, **{f"stages.{name}.model": stage.model for name, stage in config.stages.items()}}
+    named = {
+        "retriever.index": config.retriever.index,
+        **{f"stages.{name}.model": stage.model for name, stage in config.stages.items() if isinstance(stage, TrainedConfig)},
+    }
     return {key: uri for key, uri in named.items() if uri}
 
 

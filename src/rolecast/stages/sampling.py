@@ -106,6 +106,7 @@ class Sampler:
 
     def _groups(self, step: int, round_: int, count: int) -> list[Credited]:
         c = self.config.rl(self.stage.name)
+        step += self.config.steps_before(self.stage)  # of the whole schedule: a later stage draws what none drew before
         questions = stream(self.config.seed, "questions", step, round_).sample(self.questions, min(count, len(self.questions)))
         episodes = [Episode(q, f"{step}.{round_}:{q.id}", m) for q in questions for m in range(c.group)]
         done = self.rollouts.collect(episodes, Sampling(c.temperature, c.top_p), "train")

@@ -9,7 +9,7 @@ from rolecast.errors import InputError
 from rolecast.ports import Retriever
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
-from rolecast.schedule import Schedule, find
+from rolecast.schedule import Schedule, find, trained
 from rolecast.stages.environment import open_retriever
 from rolecast.stages.run import Run, open_run
 from rolecast.stages.team import finished_team, prepare_torch
@@ -31,12 +31,12 @@ def open_agent(location: Path | str, stage: str | None = None, retriever: Retrie
 
 def _trained_stage(run: Run, schedule: Schedule, stage: str | None) -> str:
     """Models are fetched only as far as needed."""
-    names = [found.name for found in reversed(schedule)]
+    names = [found.name for found in reversed(trained(schedule))]
     for name in (stage,) if stage else names:
         if run.has(run.model(name)):
             return name
-    place, first = run.place, schedule[0].name if schedule else ""
+    place, first = run.place, names[-1] if names else ""
     if stage is None:
         raise InputError(f"{place} has no trained model yet; run its {first} stage first")
-    trained = [name for name in names if run.has(run.model(name))]
-    raise InputError(f"{place} has no {stage} model; " + (f"it has {', '.join(trained)}" if trained else f"run its {first} stage first"))
+    there = [name for name in names if run.has(run.model(name))]
+    raise InputError(f"{place} has no {stage} model; " + (f"it has {', '.join(there)}" if there else f"run its {first} stage first"))

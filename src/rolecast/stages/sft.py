@@ -90,10 +90,11 @@ def _finish(run: Run, stage: Stage, learner: Learner, folder: Path) -> None:
 
 
 def draw_block(config: RunConfig, stage: Stage, method: Method, renderer: Renderer, number: int) -> list[list[Example]]:
-    """`BLOCK` batches: drills first, then the teacher's turns. A function of config and number alone, so every rank draws the same."""
+    """`BLOCK` batches: drills first, then the teacher's turns. A function of config, stage and number alone, so every rank draws the same."""
     c: SftConfig = config.sft(stage.name)
-    count = BLOCK * c.batch
-    if number * BLOCK < c.drills:
+    count, drills = BLOCK * c.batch, number * BLOCK < c.drills
+    number += config.steps_before(stage, BLOCK) // BLOCK  # of the whole schedule: a later stage draws what none drew before
+    if drills:
         rng = stream(config.seed, "drills", number)
         rows = [draw_drill(renderer, rng) for _ in range(count)]
     else:

@@ -65,9 +65,11 @@ def train(run: str, stage: str, kind: str, launcher: str = "local", job: str = "
     """Trains in this process, or launches a job and waits for it.
 
     `job`: JSON of a `TrainingJobSpec` without run and stage. `notes`: where to write what happened, as Markdown. A step that
-    launches a job needs neither torch nor the run's files.
+    launches a job needs neither torch nor the run's files. A rollout stage takes one process of the job's many.
     """
     settings = _job_settings(job)
+    if kind == "rollout":
+        settings = _one_process(settings)
     if launcher == "local" and settings.get("procs_per_node", 1) == 1 and not settings.get("zero_stage"):
         text = _train_here(run, stage)
     else:
@@ -81,7 +83,7 @@ def _train_here(run: str, stage: str) -> str:
 
     start = time.monotonic()
     train_stage(_open(run), stage)
-    return f"# Stage {stage} of {run}\n\nTrained in this step, in {time.monotonic() - start:.0f} s.\n"
+    return f"# Stage {stage} of {run}\n\nDone in this step, in {time.monotonic() - start:.0f} s.\n"
 
 
 def _launch(run: str, stage: str, kind: str, launcher: str, settings: dict[str, Any], notes: str | None) -> str:
@@ -108,6 +110,12 @@ def _job_settings(job: str) -> dict[str, Any]:
     if not isinstance(settings, dict) or BY_PIPELINE & set(settings):
         raise InputError("job is a JSON object with keys of a training job's spec, without run, stage and kind, which the pipeline sets")
     return settings
+
+
+def _one_process(settings: dict[str, Any]) -> dict[str, Any]:
+    """Nothing is trained, so there is nothing to share: other processes would only hold their GPUs."""
+    kept = {key: value for key, value in settings.items() if key not in ("nodes", "procs_per_node", "zero_stage")}
+    return {**kept, "gpus_per_node": 1} if settings.get("gpus_per_node") else kept
 
 
 def _note(notes: str | None, text: str) -> None:

@@ -20,7 +20,7 @@ from rolecast.rollout.render import Renderer
 from rolecast.stages.agreement import check_model_agrees
 from rolecast.stages.run import Run
 from rolecast.store.artifact import verify
-from rolecast.types import Question, Slot, Stage
+from rolecast.types import TRAIN, Question, Slot, Stage
 from rolecast.weights.adapters import is_adapter, merge
 from rolecast.weights.canary import canary, differs
 from rolecast.weights.models import CPU, DTYPES, check_model, read_model, read_tokenizer
@@ -28,6 +28,7 @@ from rolecast.weights.team import BASE, FROZEN, Casting, Team, assemble, slots_i
 from rolecast.world.tokenizer import demo_tokenizer
 
 Speakers = Mapping[Slot, Callable[[], PreTrainedModel]]
+QUESTIONS = "questions"  # the kind of an artifact
 MERGED = "merged"  # adapters that became part of a finished model, kept beside it
 
 
@@ -157,7 +158,18 @@ def require_model(run: Run, stage: str) -> None:
     verify(run.model(stage), "model")
 
 
-def load_questions(run: Run, split: str) -> list[Question]:
+def require_questions(run: Run, stage: str) -> None:
+    """Raises InputError if the rollout stage has not been played yet, ArtifactError if its questions are damaged."""
+    if not run.has(run.questions(stage)):
+        raise InputError(f"{run.place} has no questions of {stage} yet; run `rolecast train {run.place} {stage}` first")
+    verify(run.questions(stage), QUESTIONS)
+
+
+def load_questions(run: Run, split: str, data: str = TRAIN) -> list[Question]:
+    """`data`: whose questions, as a stage names them."""
+    if data != TRAIN:
+        run.has(run.questions(data))
+        return read_questions(run.questions(data) / f"{split}.jsonl")
     given = getattr(run.config.data, split)
     if not given:
         run.has(run.world)

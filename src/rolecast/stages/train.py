@@ -1,4 +1,4 @@
-"""Trains one stage of a run's schedule, of whichever kind it is."""
+"""Goes through one stage of a run's schedule, of whichever kind it is."""
 
 from __future__ import annotations
 
@@ -12,27 +12,32 @@ from rolecast.methods.registry import make_method
 from rolecast.schedule import find
 from rolecast.stages import checkpoints
 from rolecast.stages.rl import rl
+from rolecast.stages.rollout import rollout
 from rolecast.stages.run import Run, working
 from rolecast.stages.sft import sft
-from rolecast.stages.team import prepare_torch, require_model
-from rolecast.types import Stage
+from rolecast.stages.team import prepare_torch, require_model, require_questions
+from rolecast.types import TRAIN, Stage
 
-KINDS: dict[str, Callable[[Run, Stage, Ranks], None]] = {"sft": sft, "rl": rl}
+KINDS: dict[str, Callable[[Run, Stage, Ranks], None]] = {"sft": sft, "rollout": rollout, "rl": rl}
 
 
 def train(run: Run, name: str, ranks: Ranks = ALONE) -> Path:
-    """Trains, or goes on from the newest checkpoint; returns the model's folder. Does nothing if it is there."""
+    """Trains, or goes on from the newest checkpoint; returns the folder of the model, or of the questions that a rollout stage
+    prepares. Does nothing if it is there."""
     method = make_method(run.config.method)
     if not method.schedule():
         raise InputError(f"method {method.name} is not trained; see `rolecast methods`")
     stage = find(method.schedule(), name)
     tasks.find(stage.task)
-    if checkpoints.ready(run, run.model(name), ranks):
-        return run.model(name)
+    if checkpoints.ready(run, run.result(stage), ranks):
+        return run.result(stage)
     if stage.start:
         checkpoints.ready(run, run.model(stage.start), ranks)
         require_model(run, stage.start)
+    if stage.data != TRAIN:
+        checkpoints.ready(run, run.questions(stage.data), ranks)
+        require_questions(run, stage.data)
     with working(run, name, ranks.first, training=True):
         prepare_torch(run.config)
         KINDS[stage.kind](run, stage, ranks)
-    return run.model(name)
+    return run.result(stage)

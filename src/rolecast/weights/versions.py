@@ -31,11 +31,12 @@ class CanaryError(RolecastError):
 def write_version(team: Team, slots: Collection[Slot], version: Version, weights: Mapping[str, Tensor], folder: Path, mirror: Team) -> None:
     """`weights`: the trained ones by their names in the team, whose own may be shards. `folder` is an artifact in the making.
 
-    `mirror`: a team of the same form that reads back what was written, so a fault in writing is one that workers report.
+    `mirror`: a team of the same form that reads back what was written, so a fault in writing is one that workers report. Where a
+    stage trains no `slots`, what comes with the base has canaries.
     """
     team.save(slots, folder, weights)
     mirror.load(folder, slots)
-    canaries = {slot: asdict(canary(mirror.model(slot), mirror.tokenizer)) for slot in slots}
+    canaries = {slot: asdict(canary(mirror.model(slot), mirror.tokenizer)) for slot in slots or sorted(mirror.place)}
     told = {"name": str(version), "base": version.base, "adapters": dict(version.adapters), "canaries": canaries}
     (folder / "team.json").write_text(json.dumps(told))
 

@@ -127,7 +127,7 @@ def _inflated(data: bytes, most: int | None) -> bytes:
     except zlib.error as error:
         raise ValueError(f"not gzip: {error}") from None
     if most is not None and len(text) > most:
-        raise TooLarge(f"the trajectories are more than {most} bytes of JSON; lease fewer rollouts at once (rl.group)")
+        raise TooLarge(f"the trajectories are more than {most} bytes of JSON; lease fewer rollouts at once (the stage's group or samples)")
     if not stream.eof or stream.unused_data:
         raise ValueError("not gzip: it ends early, or something comes after it")
     return text

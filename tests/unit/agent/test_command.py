@@ -20,8 +20,9 @@ from rolecast.methods.decor import Decor, DecorConfig
 from rolecast.methods.naive_rag import NaiveRag, NaiveRagConfig
 from rolecast.service.settings import read_settings
 from rolecast.stages.run import Run, create
-from rolecast.stages.serve import open_agent
+from rolecast.stages.serve import _trained_stage, open_agent
 from rolecast.store.artifact import writing
+from rolecast.types import Stage
 from tests.tiny import TOKENIZER, tiny_model
 from tests.weed import S3Server
 
@@ -148,6 +149,19 @@ def test_a_stage_that_is_not_trained_is_named(config: RunConfig, tmp_path: Path)
     trained(run, "sft")
     with pytest.raises(InputError, match="has no rl model; it has sft"):
         open_agent(run.path, "rl")
+
+
+def test_of_a_schedule_that_ends_with_a_rollout_stage_the_last_model_is_served(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = create(tmp_path / "run", config)
+    schedule = (Stage("early", "rollout"), *config.schedule, Stage("plans", "rollout", "rl"))
+    with pytest.raises(InputError, match="run its sft stage first"):
+        _trained_stage(run, schedule, None)
+    trained(run, "sft")
+    with writing(run.model("plans"), "model", {}):  # of another schedule, so to speak
+        pass
+    assert _trained_stage(run, schedule, None) == "sft"
 
 
 def test_a_damaged_model_is_not_served(config: RunConfig, tmp_path: Path) -> None:

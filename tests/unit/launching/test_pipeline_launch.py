@@ -144,7 +144,7 @@ SUCCEEDED = {"conditions": [{"type": "Succeeded", "status": "True"}]}
 @pytest.mark.parametrize(
     ("kind", "launcher", "job", "message"),
     [
-        ("eval", "pytorchjob", JOB, "job: kind: Input should be 'sft' or 'rl'"),
+        ("eval", "pytorchjob", JOB, "job: kind: Input should be 'sft', 'rollout' or 'rl'"),
         ("sft", "slurm", "{}", "job: image: Field required"),
         ("sft", "slurm", JOB, "no launcher 'slurm'; there are local, pytorchjob, trainjob"),
         ("sft", "pytorchjob", "[]", "a JSON object"),
@@ -189,6 +189,29 @@ def test_a_step_that_launches_needs_no_torch() -> None:
         import rolecast.stages.tasks, rolecast.launching.kubernetes, rolecast.launching.render, rolecast.launching.submit
     """
     subprocess.run([sys.executable, "-c", "\n".join(line.strip() for line in code.splitlines())], check=True)
+
+
+def test_a_rollout_stage_takes_one_process_of_a_job_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[Any] = []
+
+    class Recorder:
+        def run(self, spec: Any) -> Any:
+            launched.append(spec)
+            return type("Outcome", (), {"report": lambda self: ""})()
+
+    monkeypatch.setattr("rolecast.launching.launcher.make_launcher", lambda name: Recorder())
+    monkeypatch.setattr(tasks, "_train_here", lambda run, stage: launched.append("here") or "")
+    wide = {"image": "x", "nodes": 2, "procs_per_node": 4, "gpus_per_node": 4, "zero_stage": 3, "cpu": "8"}
+    for kind in ("rollout", "rl"):
+        tasks.train("s3://b/runs/a", "plans", kind, "pytorchjob", json.dumps(wide))
+    one, all_ = launched
+    assert (one.nodes, one.procs_per_node, one.gpus_per_node, one.zero_stage, one.cpu) == (1, 1, 1, None, "8")
+    assert one.samples
+    assert (all_.nodes, all_.procs_per_node, all_.gpus_per_node, all_.zero_stage) == (2, 4, 4, 3)
+    tasks.train("/runs/a", "plans", "rollout", "pytorchjob", json.dumps({"image": "x"}))
+    assert launched[-1].gpus_per_node == 0
+    tasks.train("/runs/a", "plans", "rollout", "local", json.dumps({"procs_per_node": 2}))
+    assert launched[-1] == "here"
 
 
 @pytest.mark.parametrize("job", [{"procs_per_node": 2}, {"zero_stage": 2}])

@@ -26,8 +26,8 @@ def test_k1_runs_with_the_same_last_part_and_stages_of_one_run_have_other_names(
 
 
 def test_a_stage_has_the_kind_that_it_is_called_after_or_is_given() -> None:
-    assert [read_spec({**BASE, "stage": stage}).kind for stage in ("sft", "rl")] == ["sft", "rl"]
-    assert [read_spec({**BASE, "stage": stage}).samples for stage in ("sft", "rl")] == [False, True]
+    assert [read_spec({**BASE, "stage": stage}).kind for stage in ("sft", "rollout", "rl")] == ["sft", "rollout", "rl"]
+    assert [read_spec({**BASE, "stage": stage}).samples for stage in ("sft", "rollout", "rl")] == [False, True, True]
     assert [read_spec({**BASE, "stage": "second_round", "kind": kind}).samples for kind in ("sft", "rl")] == [False, True]
     assert read_spec({**BASE, "stage": "rl", "kind": "sft"}).kind == "sft"
     assert read_spec({**BASE, "stage": "second_round", "kind": "rl"}).job_name == "rolecast-second-round-demo-1-8c639fc0"
@@ -35,7 +35,7 @@ def test_a_stage_has_the_kind_that_it_is_called_after_or_is_given() -> None:
 
 @given(st.text(string.printable, min_size=1, max_size=120))
 def test_k1_every_run_gives_a_name_that_kubernetes_takes(run: str) -> None:
-    for stage in ("rl", "a_" * 12):
+    for stage in ("rl", f"{'a_' * 11}aa"):
         spec = read_spec({**BASE, "run": run, "stage": stage, "kind": "rl"})
         assert len(spec.job_name) <= MAX_NAME
         read_spec({**BASE, "name": spec.job_name})  # a name that is given is checked
@@ -65,8 +65,9 @@ def test_how_often_to_try_again_does_not_make_another_job() -> None:
         ({"stage": "Eval"}, "stage"),
         ({"stage": "2nd"}, "stage"),
         ({"stage": "a-b"}, "stage"),
+        ({"stage": "ab_", "kind": "rl"}, "stage: String should match"),
         ({"stage": "a" * 25}, "stage"),
-        ({"stage": "eval"}, "kind of stage eval is not known; set kind to sft or rl"),
+        ({"stage": "eval"}, "kind of stage eval is not known; set kind to sft, rollout, rl"),
         ({"stage": "eval", "kind": "eval"}, "kind"),
         ({"node": 2}, "node: Extra inputs"),
         ({"nodes": 0}, "nodes"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,20 @@ def test_every_stage_of_a_schedule_is_trained_and_evaluated_in_turn(tmp_path: Pa
         assert [task["taskInfo"]["name"] for task in (train, evaluate)] == [f"train-{stage.name}", f"evaluate-{stage.name}"]
     assert set(tasks["train-3"]["dependentTasks"]) >= {"train-2", "evaluate-2"}
     assert set(tasks["report"]["dependentTasks"]) >= {"evaluate", "evaluate-2", "evaluate-3"}
+
+
+def test_a_rollout_stage_is_a_step_without_an_evaluation(tmp_path: Path) -> None:
+    schedule = (THREE[0], Stage("plans", "rollout", "warm_up"), replace(THREE[1], data="plans"))
+    compile_pipeline(tmp_path / "p.yaml", schedule)
+    tasks = next(yaml.safe_load_all((tmp_path / "p.yaml").read_text()))["root"]["dag"]["tasks"]
+    named = {task["taskInfo"]["name"]: task for task in tasks.values()}
+    assert sorted(named) == [
+        "evaluate-second_round", "evaluate-warm_up", "prepare", "report", "rollout-plans", "train-second_round", "train-warm_up",
+    ]  # fmt: skip
+    parameters = named["rollout-plans"]["inputs"]["parameters"]
+    assert (parameters["stage"], parameters["kind"]) == (constant("plans"), constant("rollout"))
+    assert set(named["train-second_round"]["dependentTasks"]) == {"train-2", "evaluate"}
+    assert set(named["report"]["dependentTasks"]) == {"evaluate", "evaluate-2", "train-3"}
 
 
 def test_a_digest_tells_the_shapes_of_schedules_apart() -> None:

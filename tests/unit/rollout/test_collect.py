@@ -10,10 +10,10 @@ from parallel import Late, Parallel, Repeats, collector, prompt, question, say
 
 from rolecast.errors import EngineError
 from rolecast.leasing import Group
-from rolecast.ports import Sampling, Verdict
+from rolecast.ports import Judge, Sampling, Verdict
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.env import Env
-from rolecast.types import Question, Trajectory
+from rolecast.types import Question, Reward, Trajectory
 
 FIFTY = [Episode(question(number), f"0:q{number}", 0) for number in range(50)]
 
@@ -99,6 +99,37 @@ class NoWeights(Short):
 def test_a_turn_that_no_weights_can_take_ends_the_batch() -> None:
     with pytest.raises(EngineError, match="no weights for slot 'nobody'"):
         collector(NoWeights(), Late()).collect(FIFTY, Sampling(1.0), "train")
+
+
+class Preparing(BadProbe):
+    async def rollout(self, question: Question, env: Env) -> str | None:
+        return f"{question.given.get('plan', '')} {await super().rollout(question, env)}"
+
+    async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
+        return [Reward("team", trajectory.id, 1.0)]
+
+    def prepare(self, trajectory: Trajectory) -> Mapping[str, Any] | None:
+        assert trajectory.rewards  # it may choose by them
+        kept: dict[str, Any] = {"q0": {"plan": (1, {"a": None})}, "q1": {"plan": {1}}, "q2": {"plan": float("nan")}}
+        return kept.get(trajectory.question.id)
+
+
+def test_what_a_method_prepares_is_kept_as_json_has_it() -> None:
+    kept, broken, unbounded, left_out = collector(Preparing(), Late()).collect(FIFTY[:4], Sampling(1.0), "prepare")
+    assert (kept.prepared, kept.status) == ({"plan": [1, {"a": None}]}, "ok")
+    for t in (broken, unbounded):
+        assert t.prepared is None
+        assert t.fault.startswith("InputError: method parallel prepares what is no JSON (")
+    assert (left_out.prepared, left_out.status) == (None, "ok")
+    assert not any(t.threads_of("speaker", probe=True) for t in (kept, left_out))
+    assert collector(Preparing(), Late()).collect(FIFTY[:1], Sampling(1.0), "eval")[0].prepared is None
+
+
+def test_an_episode_is_given_what_was_prepared() -> None:
+    given = Episode(Question("q9", "town 9?", FIFTY[9].question.gold, given={"plan": "Bak"}), "0:q9", 0)
+    [t] = collector(Preparing(), Late()).collect([given], Sampling(1.0), "eval")
+    assert t.answer is not None
+    assert t.answer.startswith("Bak ")
 
 
 def test_progress_counts_episodes_as_they_end() -> None:

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from scripted import ScriptedJudge, TableRetriever
 
+from rolecast.cli.runs import opened
 from rolecast.config import RunConfig, make_config
-from rolecast.errors import RolecastError
+from rolecast.errors import InputError, RolecastError
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.stages import evaluate as evaluate_stage
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.run import Run, create
-from rolecast.types import Action, Gold, Question, Thread, Trajectory
+from rolecast.types import Action, Gold, Question, Stage, Thread, Trajectory
 from tests.tiny import tiny_team
 
 SPLITS = {
@@ -96,6 +97,20 @@ def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, pl
     provenance = json.loads((folder / "manifest.json").read_text())["provenance"]
     assert provenance["config"] == run.fingerprint
     assert (provenance["environment"]["index"], provenance["environment"]["judged_by"]) == ("bm25", "lexical")
+
+
+def test_a_stage_without_a_model_is_not_evaluated(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of(tmp_path)
+    schedule = (*run.config.schedule, Stage("plans", "rollout", "rl"))
+    monkeypatch.setattr(RunConfig, "schedule", property(lambda self: schedule))
+    monkeypatch.setattr(evaluate_stage, "require_model", lambda run, stage: pytest.fail("there is none to be asked for"))
+    with pytest.raises(InputError, match="stage plans prepares questions and has no model; stages with one: sft, rl"):
+        evaluate(run, "plans")
+    assert played.asked == []
+    (tmp_path / "c.yaml").write_text("name: new\n")
+    with pytest.raises(InputError, match="stage plans prepares questions"):  # before anything is made for it
+        opened(str(tmp_path / "new"), tmp_path / "c.yaml", None, "plans", model=True)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_test_of_which_episodes_are_missing_is_an_error_and_not_a_score(tmp_path: Path, played: Played) -> None:

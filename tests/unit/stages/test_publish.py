@@ -15,6 +15,7 @@ import torch
 from rolecast.config import RunConfig, make_config
 from rolecast.learner.backends import trained_weights
 from rolecast.leasing import TeamVersion
+from rolecast.methods.decor import Decor
 from rolecast.methods.registry import make_method
 from rolecast.rollout.remote import RemoteTeam
 from rolecast.rollout.rollouts import Rollouts
@@ -22,12 +23,15 @@ from rolecast.stages import publish as publish_stage
 from rolecast.stages.publish import _Remote, open_publisher
 from rolecast.stages.run import Run
 from rolecast.stages.team import training_team
+from rolecast.store.artifact import writing
 from rolecast.store.local import LocalStore
 from rolecast.types import Stage
+from rolecast.weights.canary import canary
 from rolecast.weights.models import CPU
-from rolecast.weights.versions import base_of, check_version
+from rolecast.weights.settings import LoraConfig
+from rolecast.weights.versions import base_of, check_version, read_version
 from rolecast.wire.coordinator import RunInfo
-from tests.tiny import TOKENIZER, tiny_team
+from tests.tiny import TOKENIZER, tiny_model, tiny_team
 
 SFT, RL = RunConfig().schedule
 
@@ -67,6 +71,45 @@ def test_versions_of_another_stage_are_left_alone(tmp_path: Path) -> None:
     assert store.artifacts("versions/rl") == ["versions/rl/0003.000002", "versions/rl/0003.000003"]
     assert store.artifacts("versions/second") == ["versions/second/0003.000002", "versions/second/0003.000003"]
     assert base_of(store.fetch("versions/second/0003.000003", tmp_path / "fetched")) == "rl/model"
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_workers_of_a_stage_that_trains_nothing_have_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: dict[str, int] | None
+) -> None:
+    """Also what lies beside the base: they check it as they check what is trained."""
+    told: list[TeamVersion] = []
+    plans = Stage("plans", "rollout", "rl")
+    monkeypatch.setattr(Decor, "schedule", lambda self: (SFT, RL, plans))
+    monkeypatch.setattr(Decor, "prepare", lambda self, trajectory: None)
+    scratch = {"hidden": 32, "layers": 2, "heads": 2, "head_dim": 16, "feed_forward": 64}
+    config = make_config({"rollouts": "workers", "model": {"scratch": scratch, "lora": lora}}, "here")
+    run = Run(tmp_path / "run", config, LocalStore(tmp_path / "store"))
+    started = tiny_team(lora=LoraConfig(rank=2) if lora else None)
+    with torch.no_grad():
+        for _, parameter in started.trained("shared"):
+            parameter += 0.01
+    with writing(run.model("rl"), "model", {}) as partial:
+        started.save(["shared"], partial)
+        tiny_model().save_pretrained(partial)
+    run.publish(run.model("rl"))
+    cast = config.method_in(plans)
+    team = training_team(run, cast, plans, None, CPU)
+
+    @contextmanager
+    def child(*_: Any) -> Iterator[Any]:
+        yield SimpleNamespace(attempt=1, control=SimpleNamespace(publish=told.append))
+
+    monkeypatch.setattr(publish_stage, "child_coordinator", child)
+    with open_publisher(run, cast, plans, team) as publisher:
+        publisher.publish(0, {})
+    info = RunInfo(run="run", attempt=1, config=config.model_dump_json(), stage="plans", store=str(tmp_path / "store"), version=told[0])
+    there = RemoteTeam.of(info, "http://127.0.0.1:9", "http://127.0.0.1:9", tmp_path / "work")
+    there.load(told[0])
+    assert there._team is not None
+    assert canary(there._team.model("shared"), TOKENIZER).logprobs == pytest.approx(canary(started.model("shared"), TOKENIZER).logprobs)
+    published = read_version(tmp_path / "work" / told[0].artifact)
+    assert set(published["canaries"]) == {"shared", "frozen"}
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 2}])

@@ -291,6 +291,19 @@ def test_rewards_are_shuffled_for_the_control_only(tmp_path: Path, monkeypatch: 
     assert numbers["reward"] == (9.0 if asked else 1.0)
 
 
+def test_a_later_stage_shuffles_as_the_schedules_next_step_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    monkeypatch.setattr(rl_stage, "shuffled", lambda units, rng: (asked.append(rng.random()), units)[1])
+    for before in (0, 4):
+        monkeypatch.setattr(RunConfig, "steps_before", lambda self, stage, n=before: n)
+        run = Idling(tmp_path / str(before), monkeypatch, "tttttt")
+        run.run.config.stages["rl"] = run.trainer.config.model_copy(update={"shuffle_rewards": True})
+        for step in range(5 - before):
+            run.trainer._sampled(step)
+    assert len(set(asked[:5])) == 5
+    assert asked[5] == asked[4]
+
+
 def test_idle_steps_in_a_row_end_a_stage_that_is_solved_with_its_best_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Idling(tmp_path, monkeypatch, "stsssttt")
     monkeypatch.setattr(Trainer, "open", lambda *arguments: run.trainer)

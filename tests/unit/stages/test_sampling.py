@@ -17,6 +17,7 @@ from rolecast.config import RunConfig, make_config
 from rolecast.credit import group_advantages
 from rolecast.errors import EmptyUpdateError
 from rolecast.evaluation.metrics import valid_share
+from rolecast.methods.decor import Decor
 from rolecast.methods.registry import make_method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
@@ -109,6 +110,20 @@ def test_groups_without_variance_are_drawn_again_from_other_questions() -> None:
     before = made.dropped
     made.sample(1)
     assert made.dropped > before  # it counts over the stage
+
+
+def test_a_later_stage_draws_the_questions_and_samples_that_come_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    sft, first = RunConfig().schedule
+    second = replace(first, name="second", start="rl")
+    alone = config_of("off", steps=3)
+    drawn = [[t.group for t in sampler(varied, alone).sample(step)[0].trajectories] for step in range(6)]
+    monkeypatch.setattr(Decor, "schedule", lambda self: (sft, first, second))
+    both = make_config(
+        {**alone.model_dump(), "stages": {**alone.model_dump()["stages"], "second": alone.stages["rl"].model_dump()}}, "here"
+    )
+    for stage, expected in ((first, drawn[:3]), (second, drawn[3:])):
+        assert [[t.group for t in sampler(varied, both, stage=stage).sample(step)[0].trajectories] for step in range(3)] == expected
+    assert drawn[0] != drawn[3]
 
 
 def test_without_dynamic_sampling_a_step_is_taken_as_it_comes_if_any_group_teaches() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from rolecast.config import RunConfig, make_config
 from rolecast.learner.learner import make_learner
 from rolecast.learner.ranks import ALONE
+from rolecast.methods.decor import Decor
 from rolecast.methods.registry import make_method
 from rolecast.rollout.render import Renderer
 from rolecast.stages import sft as sft_stage
@@ -133,6 +135,24 @@ def test_blocks_are_drills_first_and_then_turns_and_each_is_another(renderer: Re
     assert drawn[0] != drawn[1]
     assert drawn[2] != drawn[3]
     assert drawn == [draw_block(config, stage, method, renderer, number) for number in (0, 1, 2, 3)]  # every rank's
+
+
+@pytest.mark.parametrize("steps", [33, 64])  # two blocks, the second one begun or whole
+def test_a_later_stage_goes_on_with_the_next_block(renderer: Renderer, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    first, rl = RunConfig().schedule
+    second = replace(first, name="second", start="sft")
+    alone = config_of(steps=steps, drills=33)
+    monkeypatch.setattr(Decor, "schedule", lambda self: (first, rl, second))
+    again = {"steps": 9, "batch": 2, "drills": 1}
+    both = make_config(
+        {"model": {"scratch": SCRATCH}, "stages": {"sft": {"steps": steps, "batch": 2, "drills": 33}, "second": again}}, "here"
+    )
+    method = make_method(both.method)
+    assert draw_block(both, first, method, renderer, 1) == draw_block(alone, first, method, renderer, 1)
+    longer = config_of(steps=200, drills=200)
+    assert draw_block(both, second, method, renderer, 0) == draw_block(longer, first, method, renderer, 2)  # its own first block is drills
+    shown = config_of(steps=200)
+    assert draw_block(both, second, method, renderer, 1) == draw_block(shown, first, method, renderer, 3)
 
 
 def test_the_teacher_errs_as_the_settings_say(renderer: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +27,7 @@ from rolecast.weights.team import Casting
 from tests.tiny import tiny_team
 
 SPLITS = {split: [Question(f"{split}{i}", "Which band is it?", Gold(("The The",))) for i in range(5)] for split in ("train", "dev", "test")}
+PREPARED = {split: [replace(question, given={"plan": "a"}) for question in questions] for split, questions in SPLITS.items()}
 ANCHORED = Casting(frozenset({"shared"}), ("shared",), frozen=True)
 SETTINGS = {
     "temperature": 0.75, "max_tokens": 512, "dev": 3, "steps": 7,
@@ -54,7 +55,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Path | None]:
 
     monkeypatch.setattr(rl_stage, "training_team", team)
     monkeypatch.setattr(rl_stage, "open_publisher", publisher)
-    monkeypatch.setattr(rl_stage, "load_questions", lambda run, split: SPLITS[split])
+    monkeypatch.setattr(rl_stage, "load_questions", lambda run, split, data: PREPARED[split] if data == "plans" else SPLITS[split])
     return found
 
 
@@ -68,6 +69,14 @@ def test_each_split_has_its_use(run: Run, started: list[Path | None]) -> None:
     assert trainer.sampler is not None
     assert list(trainer.sampler.questions) == SPLITS["train"]
     assert trainer.dev == SPLITS["dev"][:3]
+
+
+def test_a_stage_on_prepared_questions_is_trained_and_selected_on_them(run: Run, started: list[Path | None]) -> None:
+    stage = replace(run.config.schedule[1], data="plans")
+    with ExitStack() as stack:
+        trainer = Trainer.open(run, stage, ALONE, stack)
+    assert trainer.sampler is not None
+    assert (list(trainer.sampler.questions), trainer.dev) == (PREPARED["train"], PREPARED["dev"][:3])
 
 
 def test_the_learner_has_the_stages_settings(run: Run, started: list[Path | None]) -> None:
