@@ -23,8 +23,14 @@ def serve(
     judge_openai_timeout: Annotated[str | None, typer.Option(help="Seconds of one try (30).")] = None,
     judge_openai_patience: Annotated[str | None, typer.Option(help="Seconds of trying before an action stays unscored (60).")] = None,
     judge_openai_max_tokens: Annotated[str | None, typer.Option(help="Tokens of a reply (512).")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on (0.0.0.0).")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (::, which is all).")] = None,
     port: Annotated[str | None, typer.Option(help="Port to listen on; 0 takes a free one (8080).")] = None,
+    metrics_port: Annotated[
+        str | None, typer.Option(help="Port of /metrics and /openapi.json; by default that of the other routes.")
+    ] = None,
+    tokens_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Bearer tokens, one a line; without it everybody may ask.")
+    ] = None,
     max_body_bytes: Annotated[str | None, typer.Option(help="Larger requests are refused (8388608).")] = None,
     drain_seconds: Annotated[str | None, typer.Option(help="How long requests may take after SIGTERM (30).")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error (info).")] = None,

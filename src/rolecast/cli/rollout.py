@@ -22,7 +22,7 @@ def serve(
     capacity: Annotated[str | None, typer.Option(help="Groups played at once (16).")] = None,
     name: Annotated[str | None, typer.Option(help="The worker's name; by default made from the host's.")] = None,
     workdir: Annotated[str | None, typer.Option(help="Where versions are kept; a temporary folder by default.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on (0.0.0.0).")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (::, which is all).")] = None,
     port: Annotated[str | None, typer.Option(help="Port of probes and metrics; 0 takes a free one (8080).")] = None,
     drain_seconds: Annotated[str | None, typer.Option(help="How long episodes may take after SIGTERM (30).")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error (info).")] = None,

@@ -15,6 +15,7 @@ from rolecast.coordinator.leases import Coordinator, Handshake
 from rolecast.coordinator.tokens import release_key, worker_token
 from rolecast.processes import die_with_parent
 from rolecast.service.logs import configure_logging
+from rolecast.service.server import ANY, listening
 
 
 def main() -> None:
@@ -28,7 +29,8 @@ def main() -> None:
     )
     worker = worker_token(release_key(os.environ), run, attempt)
     app = make_app(coordinator, settings["config"], settings["stage"], settings["store"], os.environ["ROLECAST_COORDINATOR_TOKEN"], worker)
-    uvicorn.run(app, host="0.0.0.0", port=settings["port"], log_config=None, access_log=False)
+    with listening(ANY, settings["port"]) as sock:
+        uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[sock])
 
 
 if __name__ == "__main__":

@@ -14,12 +14,18 @@ PREFIX = "ROLECAST_"
 
 
 class ServiceSettings(BaseModel):
-    """Field `max_body_bytes` is the flag `--max-body-bytes` and the variable ROLECAST_MAX_BODY_BYTES."""
+    """Field `max_body_bytes` is the flag `--max-body-bytes` and the variable ROLECAST_MAX_BODY_BYTES.
+
+    `host`: "::" is all addresses, of IPv6 and IPv4, where the machine has both. `metrics_port`: /metrics and /openapi.json are there,
+    and not at `port`. `tokens_file`: only who shows one of its tokens is answered.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    host: str = "0.0.0.0"
+    host: str = "::"
     port: int = Field(8080, ge=0, le=65535)
+    metrics_port: int | None = Field(None, ge=0, le=65535)
+    tokens_file: str = ""
     max_body_bytes: int = Field(8 * 2**20, ge=1024)
     drain_seconds: float = Field(30.0, ge=0)  # how long requests in flight may take after SIGTERM
     log_level: Literal["debug", "info", "warning", "error"] = "info"

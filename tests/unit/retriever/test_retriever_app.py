@@ -135,14 +135,14 @@ def test_embeddings_have_openais_shape(tmp_path: Path, monkeypatch: pytest.Monke
 )
 def test_what_cannot_be_answered_is_refused(url: str, path: str, body: object) -> None:
     reply = httpx.post(url + path, json=body)
-    assert reply.status_code == 422
-    assert isinstance(reply.json()["detail"], str)
+    assert reply.status_code == 400
+    assert reply.json().keys() == ({"error"} if path.startswith("/v1/") else {"detail"})
 
 
 def test_half_a_surrogate_pair_is_refused(url: str) -> None:
     for path, key in (("/retrieve", "queries"), ("/fetch", "ids"), ("/v1/embeddings", "input")):
         reply = httpx.post(url + path, content=f'{{"{key}": ["\\ud800"]}}', headers={"content-type": "application/json"})
-        assert reply.status_code == 422, reply.text
+        assert reply.status_code == 400, reply.text
 
 
 def test_metrics_count_queries_and_batches(index: Path) -> None:

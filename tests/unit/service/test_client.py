@@ -80,7 +80,7 @@ def test_what_may_pass_is_tried_again(server: tuple[str, Script], status: int) -
 
 
 @pytest.mark.parametrize(
-    ("status", "error"), [(400, RolecastError), (401, RolecastError), (404, RolecastError), (413, RolecastError), (422, InputError)]
+    ("status", "error"), [(400, InputError), (401, RolecastError), (404, RolecastError), (413, RolecastError), (422, InputError)]
 )
 def test_a_refusal_is_final(server: tuple[str, Script], status: int, error: type[RolecastError]) -> None:
     clock = Clock()

@@ -91,10 +91,10 @@ def test_probes_answer_and_work_is_done(url: str) -> None:
 @pytest.mark.parametrize(
     ("path", "status", "detail"),
     [
-        ("/fails/input", 422, "k is too large; lower k"),
+        ("/fails/input", 400, "k is too large; lower k"),
         ("/fails/named", 500, "x is damaged"),
         ("/fails/bug", 500, "internal error: KeyError"),
-        ("/fails/full", 503, "later"),
+        ("/fails/full", 429, "later"),
         ("/nowhere", 404, "Not Found"),
     ],
 )
@@ -106,7 +106,7 @@ def test_errors_are_one_detail(url: str, path: str, status: int, detail: str) ->
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"text": 1}', b"{}", b'"\xff"'])
 def test_a_malformed_body_is_refused_without_an_echo_of_it(url: str, body: bytes) -> None:
     reply = httpx.post(f"{url}/echo", content=body, headers={"content-type": "application/json"})
-    assert reply.status_code in (400, 422)
+    assert reply.status_code == 400
     assert isinstance(reply.json()["detail"], str)
     assert "input" not in reply.json()
 
