@@ -27,10 +27,21 @@ def serve(
     retriever_url: Annotated[str | None, typer.Option(metavar="URL", help="The retriever to search; else the run's own index.")] = None,
     retriever_patience: Annotated[str | None, typer.Option(help="Seconds that a search waits for the retriever (20).")] = None,
     max_live: Annotated[str | None, typer.Option(help="Questions answered at once (64).")] = None,
-    max_waiting: Annotated[str | None, typer.Option(help="Questions that wait; more are refused with 503 (256).")] = None,
+    max_waiting: Annotated[str | None, typer.Option(help="Questions that wait; more are refused with 429 (256).")] = None,
+    max_question_characters: Annotated[str | None, typer.Option(help="Longer questions are refused (16384).")] = None,
     keep_traces: Annotated[str | None, typer.Option(help="How many of the last answers have a trace page (256).")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on (0.0.0.0).")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (::, which is all).")] = None,
+    rewriter: Annotated[
+        str | None, typer.Option(metavar="SLOT", help="Whose model makes one question of several user turns; else they are refused.")
+    ] = None,
+    log_questions: Annotated[str | None, typer.Option(metavar="BOOL", help="Whether questions and answers go to the log (false).")] = None,
     port: Annotated[str | None, typer.Option(help="Port to listen on; 0 takes a free one (8080).")] = None,
+    metrics_port: Annotated[
+        str | None, typer.Option(help="Port of /metrics and /openapi.json; by default that of the other routes.")
+    ] = None,
+    tokens_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Bearer tokens, one a line; without it everybody may ask.")
+    ] = None,
     max_body_bytes: Annotated[str | None, typer.Option(help="Larger requests are refused (8388608).")] = None,
     drain_seconds: Annotated[str | None, typer.Option(help="How long questions may take after SIGTERM (30).")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error (info).")] = None,
@@ -55,6 +66,7 @@ def ask(
     stage: Stage = None,
 ) -> None:
     """Ask a trained team one question and show what each role said."""
+    from rolecast.agent.core import Asked
     from rolecast.errors import InputError
     from rolecast.rollout.trace_text import conversation
     from rolecast.stages.serve import open_agent
@@ -69,7 +81,7 @@ def ask(
 
     async def once() -> Trajectory:
         await agent.start()
-        episode = await agent.ask(question)
+        episode = await agent.ask(Asked(question))
         await agent.stop()
         return episode
 

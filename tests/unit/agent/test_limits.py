@@ -21,13 +21,14 @@ from teams import OneLine, opened
 from rolecast.agent import app as agent_app
 from rolecast.agent import chat
 from rolecast.agent.app import AgentSettings, make_agent
-from rolecast.agent.core import Agent
+from rolecast.agent.core import Agent, Asked
 from rolecast.agent.episodes import Episodes
 from rolecast.ports import Retriever
 from rolecast.retriever.app import RetrieverSettings, make_retriever
 from rolecast.retriever.index import build_index
 from rolecast.rollout.render import Renderer
 from rolecast.service.app import Service
+from rolecast.service.errors import said
 from rolecast.service.server import Server, listening
 from rolecast.types import Trajectory
 from tests.live import serving
@@ -70,9 +71,9 @@ def test_so_many_are_played_so_many_wait_and_more_are_refused(engine: OneLine, p
         eventually(lambda: metric(url, "rolecast_agent_requests_waiting") == 3)
         assert metric(url, "rolecast_agent_requests_running") == 2
         for refused in (ask(url), ask(url, stream=True), httpx.post(f"{url}/v1/models/team:predict", json={"instances": ["Q?"]})):
-            assert refused.status_code == 503
+            assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) >= 1
-            assert refused.json() == {"detail": "3 questions are waiting; try again"}
+            assert said(refused.json()) == "3 questions are waiting; try again"
         engine.gate.set()
         assert [reply.result().status_code for reply in asked] == [200] * 5
         eventually(lambda: metric(url, "rolecast_agent_requests_waiting") == 0)
@@ -87,7 +88,7 @@ def test_probes_and_refusals_do_not_wait_for_the_engine(engine: OneLine, pool: T
         eventually(lambda: engine.asked == 1)
         time.sleep(0.05)
         assert httpx.get(f"{url}/healthz", timeout=3).status_code == 200
-        assert httpx.post(f"{url}/v1/chat/completions", json=QUESTION, timeout=3).status_code == 503
+        assert httpx.post(f"{url}/v1/chat/completions", json=QUESTION, timeout=3).status_code == 429
         engine.step_gate.set()
         engine.gate.set()
         assert asked.result().status_code == 200
@@ -98,7 +99,7 @@ def test_of_many_instances_all_are_taken_or_none(engine: OneLine, pool: ThreadPo
         first = pool.submit(ask, url)
         eventually(lambda: engine.at_once == 1)
         refused = httpx.post(f"{url}/v1/models/team:predict", json={"instances": ["Q?"] * 3})
-        assert refused.status_code == 503
+        assert refused.status_code == 429
         assert metric(url, "rolecast_agent_requests_running") == 1
         engine.gate.set()
         assert first.result().status_code == 200
@@ -121,13 +122,13 @@ def test_a_client_that_goes_gives_its_place_back(engine: OneLine, stream: bool) 
 
 
 def test_a_task_that_is_cancelled_before_it_runs_gives_its_place_back() -> None:
-    async def never(text: str) -> Trajectory:
+    async def never(asked: Asked) -> Trajectory:
         raise AssertionError
 
     async def run() -> None:
         episodes = Episodes(never, max_live=1, max_waiting=0, keep=1, registry=CollectorRegistry())
         for _ in range(2):
-            [task] = episodes.submit(["Q?"])
+            [task] = episodes.submit([Asked("Q?")])
             task.cancel()
             await asyncio.wait([task])
 
@@ -191,7 +192,7 @@ def test_questions_in_flight_and_waiting_finish_while_it_drains(engine: OneLine,
     service.drain()
     assert httpx.get(f"{url}/readyz").status_code == 503
     refused = ask(url)
-    assert (refused.status_code, refused.json()) == (503, {"detail": "the agent is draining; try again"})
+    assert (refused.status_code, said(refused.json())) == (503, "the agent is draining; try again")
     time.sleep(0.3)
     assert thread.is_alive()
     engine.gate.set()
@@ -208,7 +209,7 @@ def test_an_engine_that_fails_ends_the_server_and_its_questions(engine: OneLine)
     eventually(lambda: service.status == "ready")
     engine.broken = True
     reply = ask(url)
-    assert (reply.status_code, reply.json()) == (503, {"detail": "the engine failed while the team was answering"})
+    assert (reply.status_code, said(reply.json())) == (503, "the engine failed while the team was answering")
     thread.join(10)
     assert not thread.is_alive()
     assert str(service.failure) == "no such kernel"
@@ -279,7 +280,7 @@ def test_a_question_without_a_retriever_is_unavailable_not_an_error_of_ours(engi
         eventually(lambda: service.status == "ready")
     reply = ask(url)
     assert (reply.status_code, reply.headers["retry-after"]) == (503, "5")
-    assert f"retriever at http://127.0.0.1:{port} did not answer" in reply.json()["detail"]
+    assert f"retriever at http://127.0.0.1:{port} did not answer" in str(said(reply.json()))
     assert httpx.post(f"{url}/v1/models/team:predict", json={"instances": ["Q?"]}).status_code == 503
     [event] = [line for line in ask(url, stream=True).text.splitlines() if line]
     assert "did not answer" in json.loads(event.removeprefix("data: "))["error"]["message"]
