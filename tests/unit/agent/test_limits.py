@@ -106,19 +106,43 @@ def test_of_many_instances_all_are_taken_or_none(engine: OneLine, pool: ThreadPo
         assert len(httpx.post(f"{url}/v1/models/team:predict", json={"instances": ["Q?"] * 3}).json()["predictions"]) == 3
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_gives_its_place_back(engine: OneLine, stream: bool) -> None:
-    with serving(*make_agent(AgentSettings(run="r", max_live=1, max_waiting=0), opened(engine))) as url:
-        body = json.dumps({**QUESTION, "stream": stream}).encode()
+BODIES = {
+    "answer": ("/v1/chat/completions", QUESTION), "stream": ("/v1/chat/completions", {**QUESTION, "stream": True}),
+    "v1": ("/v1/models/team:predict", {"instances": ["Q?", "Q?"]}),
+    "v2": ("/v2/models/team/infer", {"inputs": [{"name": "question", "datatype": "BYTES", "shape": [2], "data": ["Q?", "Q?"]}]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_a_client_that_goes_stops_its_questions_and_gives_their_places_back(engine: OneLine, kind: str) -> None:
+    with serving(*make_agent(AgentSettings(run="r", max_live=2, max_waiting=0), opened(engine))) as url:
+        path, sent = BODIES[kind]
+        body, asked = json.dumps(sent).encode(), 2 if kind in ("v1", "v2") else 1
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as connection:
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body)
-            eventually(lambda: engine.asked == 1)
-        eventually(lambda: metric(url, 'rolecast_agent_questions_total{status="cancelled"}') == 1)
-        assert engine.at_once == 0
+            eventually(lambda: engine.asked == asked)
+        eventually(lambda: metric(url, 'rolecast_agent_questions_total{status="cancelled"}') == asked)
+        eventually(lambda: engine.at_once == 0)
         engine.gate.set()
         assert ask(url).status_code == 200
+        gone = [line for line in httpx.get(f"{url}/metrics").text.splitlines() if "_total{" in line and 'status="499"' in line]
+        assert len(gone) == 1 or kind == "stream"  # a stream's status was sent before
+
+
+def test_a_long_question_is_refused_before_it_takes_the_teams_thread(engine: OneLine) -> None:
+    engine.gate.set()
+    with serving(*make_agent(AgentSettings(run="r", max_question_characters=1000), opened(engine))) as url:
+        long = "mentor " * 1_000_000
+        for path, body in (
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": long}]}),
+            ("/v1/models/team:predict", {"instances": ["Q?", long]}),
+        ):
+            reply = httpx.post(url + path, json=body, timeout=30)
+            assert (reply.status_code, said(reply.json())) == (400, "the question has 7000000 characters; send at most 1000")
+        assert engine.asked == 0
+        assert ask(url, messages=[{"role": "user", "content": "x" * 1000}]).status_code == 200
 
 
 def test_a_task_that_is_cancelled_before_it_runs_gives_its_place_back() -> None:
