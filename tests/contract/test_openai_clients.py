@@ -4,66 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
-import torch
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI
-from transformers import LlamaForCausalLM
 
 from rolecast.agent.app import AgentSettings, make_agent
 from rolecast.agent.core import Agent
-from rolecast.methods.direct import Direct, DirectConfig
-from rolecast.methods.one_answer import AnswerState
-from rolecast.ports import Retriever
-from rolecast.rollout.engines.transformers import TransformersEngine
-from rolecast.tags import tagged
 from tests.live import serving
+from tests.small_team import ANSWERS, QUESTION, small_team, taught
 from tests.tiny import RENDERER, tiny_model
 
-METHOD = Direct(DirectConfig(prompts="compact", max_tokens=12))
-ANSWERS = ("Kel Dax", "Vrek Stom")
-QUESTION = "Who is the mentor of Brol Tan?"
 USER = [{"role": "user", "content": QUESTION}]
-
-
-def taught() -> LlamaForCausalLM:
-    """A model that answers with one of the two names, each as likely as the other."""
-    prompt = RENDERER.prompt(METHOD.messages(METHOD.roles["answerer"], AnswerState(QUESTION)))[0]
-    rows = [[*prompt, *RENDERER.encode(tagged("answer", answer))] for answer in ANSWERS]
-    model = tiny_model().train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    for _ in range(80):
-        for ids in rows:
-            labels = [-100] * len(prompt) + ids[len(prompt) :]
-            model(input_ids=torch.tensor([ids]), labels=torch.tensor([labels])).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model.eval()
-
-
-def team(model: LlamaForCausalLM) -> Callable[[AgentSettings, Retriever | None], Agent]:
-    def open_team(settings: AgentSettings, retriever: Retriever | None) -> Agent:
-        engine = TransformersEngine({"shared": model}, RENDERER, 4, 256)
-        return Agent("team", METHOD, engine, retriever, RENDERER, 256)  # type: ignore[arg-type]  # `direct` never searches
-
-    return open_team
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with serving(*make_agent(AgentSettings(run="r", max_question_characters=500), team(taught()))) as url:
+    with serving(*make_agent(AgentSettings(run="r", max_question_characters=500), small_team(taught()))) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def untaught() -> Iterator[str]:
     """A team that knows no format."""
-    with serving(*make_agent(AgentSettings(run="r"), team(tiny_model()))) as url:
+    with serving(*make_agent(AgentSettings(run="r"), small_team(tiny_model()))) as url:
         yield url
 
 

@@ -55,12 +55,12 @@ def add_chat_routes(app: FastAPI, team: Team) -> None:
             task.cancel()  # the caller may have gone
 
     @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
+    async def list_models() -> dict[str, Any]:
         """OpenAI's list and KServe's (v1) in one: both protocols have this path, and neither minds the other's keys."""
         return {"object": "list", "data": [_model(team.name())], "models": [team.name()]}
 
     @app.get("/v1/models/{model:path}")
-    async def model(model: str) -> dict[str, Any]:
+    async def one_model(model: str) -> dict[str, Any]:
         """As OpenAI's clients read it, and KServe's."""
         _check_model(model, team.name())
         return {**_model(model), "name": model, "ready": True}
