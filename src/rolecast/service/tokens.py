@@ -15,7 +15,7 @@ from pathlib import Path
 from rolecast.errors import InputError
 
 log = logging.getLogger(__name__)
-TOKEN, TOKEN_FILE = "ROLECAST_TOKEN", "ROLECAST_TOKEN_FILE"
+TOKEN, TOKEN_FILE, TOKENS_FILE = "ROLECAST_TOKEN", "ROLECAST_TOKEN_FILE", "ROLECAST_TOKENS_FILE"
 _SHORTEST = 16  # characters
 _Stamp = tuple[int, int, int]
 
@@ -76,7 +76,7 @@ class OwnToken:
 
 
 def _read(path: Path) -> frozenset[bytes]:
-    tokens = _lines(path, "; mend --tokens-file (ROLECAST_TOKENS_FILE)")
+    tokens = _lines(path, f"; mend --tokens-file ({TOKENS_FILE})")
     if any(len(token) < _SHORTEST for token in tokens):
         raise InputError(f"{path} holds a token of fewer than {_SHORTEST} characters; make tokens with `openssl rand -hex 32`")
     return frozenset(map(_hash, tokens))
