@@ -67,13 +67,7 @@ def always_ours(path: str) -> Shape:
 
 
 def refusal(fault: Fault, shape: Shape, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """The reply. What a client sent may stand in it: half of a surrogate pair, which no reply can hold, is spelled out."""
-    sound = Fault(fault.status, _whole(fault.message), _whole(fault.param) if fault.param else None, fault.code)
-    return JSONResponse(shape(sound), fault.status, headers=dict(headers or {}))
-
-
-def _whole(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()
+    return JSONResponse(shape(fault), fault.status, headers=dict(headers or {}))
 
 
 def said(body: object) -> str | None:
