@@ -24,6 +24,7 @@ def serve(
     workdir: Annotated[str | None, typer.Option(help="Where versions are kept; a temporary folder by default.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (::, which is all).")] = None,
     port: Annotated[str | None, typer.Option(help="Port of probes and metrics; 0 takes a free one (8080).")] = None,
+    metrics_port: Annotated[str | None, typer.Option(help="Port of /metrics; by default that of the probes.")] = None,
     drain_seconds: Annotated[str | None, typer.Option(help="How long episodes may take after SIGTERM (30).")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error (info).")] = None,
 ) -> None:

@@ -13,6 +13,7 @@ from rolecast.coordinator.app import make_app
 from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.leases import Coordinator, Handshake
 from rolecast.coordinator.tokens import release_key, worker_token
+from rolecast.errors import InputError
 from rolecast.processes import die_with_parent
 from rolecast.service.logs import configure_logging
 from rolecast.service.server import ANY, listening
@@ -29,7 +30,11 @@ def main() -> None:
     )
     worker = worker_token(release_key(os.environ), run, attempt)
     app = make_app(coordinator, settings["config"], settings["stage"], settings["store"], os.environ["ROLECAST_COORDINATOR_TOKEN"], worker)
-    with listening(ANY, settings["port"]) as sock:
+    try:
+        sock = listening(ANY, settings["port"], "ROLECAST_COORDINATOR_PORT")
+    except InputError as error:
+        sys.exit(f"the coordinator {error}")
+    with sock:
         uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[sock])
 
 

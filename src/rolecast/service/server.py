@@ -73,4 +73,5 @@ def listening(host: str, port: int, flag: str = "--port") -> socket.socket:
                 host = "0.0.0.0"
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048)
     except OSError as error:
-        raise InputError(f"cannot listen on {host}:{port} ({error.strerror or error}); choose another --host or {flag}") from None
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise InputError(f"cannot listen on {place} ({error.strerror or error}); choose another --host or {flag}") from None

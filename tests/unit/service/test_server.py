@@ -307,7 +307,7 @@ def test_without_ipv6_it_listens_on_ipv4(fault: Exception, monkeypatch: pytest.M
 
 
 def test_a_port_that_is_taken_is_taken_on_either_stack() -> None:
-    with listening("::", 0) as sock, pytest.raises(InputError, match="cannot listen on :::"):
+    with listening("::", 0) as sock, pytest.raises(InputError, match=r"cannot listen on \[::\]:"):
         listening("::", sock.getsockname()[1])
 
 
