@@ -21,7 +21,8 @@ from rolecast.ports import Retriever
 from rolecast.retriever.batching import LoopThread
 from rolecast.retriever.client import HttpRetriever
 from rolecast.service.app import Service, make_app
-from rolecast.service.errors import Fault, Shape, kserve, openai, ours, refusal
+from rolecast.service.errors import Fault, Shape, kserve, openai, ours
+from rolecast.service.replies import refusal
 from rolecast.service.settings import ServiceSettings
 from rolecast.types import Trajectory
 

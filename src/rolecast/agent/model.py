@@ -22,7 +22,8 @@ from kserve.protocol.rest.v2_endpoints import register_v2_endpoints  # type: ign
 
 from rolecast.agent.chat import trace_url
 from rolecast.agent.episodes import Episodes
-from rolecast.service.errors import Fault, kserve, refusal
+from rolecast.service.errors import Fault, kserve
+from rolecast.service.replies import refusal
 from rolecast.types import Trajectory
 
 STATUSES = {InvalidInput: 400, ModelNotFound: 404, InferenceError: 400, NotImplementedError: 501, ModelNotReady: 503}

@@ -23,8 +23,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from starlette.exceptions import HTTPException
 
 from rolecast.errors import InputError, RolecastError
-from rolecast.service.errors import BadRequest, Fault, Overloaded, ShapeOf, always_ours, refusal
+from rolecast.service.errors import BadRequest, Fault, Overloaded, ShapeOf, always_ours
 from rolecast.service.guard import Guard
+from rolecast.service.replies import refusal
 from rolecast.service.settings import ServiceSettings
 from rolecast.service.tokens import Tokens
 

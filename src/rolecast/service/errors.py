@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.responses import JSONResponse
-
 from rolecast.errors import InputError, RolecastError
 
 
@@ -64,10 +62,6 @@ def kserve(fault: Fault) -> dict[str, Any]:
 
 def always_ours(path: str) -> Shape:
     return ours
-
-
-def refusal(fault: Fault, shape: Shape, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse(shape(fault), fault.status, headers=dict(headers or {}))
 
 
 def said(body: object) -> str | None:

@@ -15,9 +15,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rolecast.service.errors import Fault, refusal
+from rolecast.service.errors import Fault
 from rolecast.service.leaving import GONE, while_connected
 from rolecast.service.logs import REQUEST_ID
+from rolecast.service.replies import refusal
 
 if TYPE_CHECKING:
     from rolecast.service.app import Service
