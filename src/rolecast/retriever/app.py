@@ -102,7 +102,7 @@ class _Serving:
 
 
 def shape_of(path: str) -> Shape:
-    return openai if path.startswith("/v1/") else ours
+    return openai if path == "/v1/embeddings" else ours
 
 
 def _open_index(settings: RetrieverSettings) -> LocalRetriever:
