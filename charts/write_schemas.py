@@ -117,6 +117,7 @@ GLOBAL = closed(
             {"endpoint": text(f"^{URL}$"), "region": text("^[a-z0-9-]+$"), "store": text(f"^{BUCKET}{PATHS}$"), "existingSecret": NAME},
             ("endpoint", "region", "store", "existingSecret"),
         ),
+        "auth": closed({"existingSecret": OPTIONAL_NAME}, ("existingSecret",)),
         "endpoints": closed(
             {
                 "configMap": NAME,
@@ -138,7 +139,7 @@ GLOBAL = closed(
         ),
         "monitoring": MONITORING,
     },
-    ("image", "device", "s3", "endpoints", "networkPolicy", "monitoring"),
+    ("image", "device", "s3", "auth", "endpoints", "networkPolicy", "monitoring"),
 )
 
 

@@ -20,7 +20,7 @@ class Refused(RolecastError):
 
 
 class Malformed(Refused):
-    """A submission that no worker of the run's could have made: over HTTP, 422. Its lease stays as it was."""
+    """A submission that no worker of the run's could have made: over HTTP, 400. Its lease stays as it was."""
 
 
 class Stopped(RolecastError):

@@ -116,6 +116,40 @@ def test_secrets_go_to_those_who_need_them(helm4: Helm) -> None:
     assert given == {"retriever": s3, "rollout": s3 | release, "agent": s3, "judge": judge}
 
 
+def test_tokens_go_to_those_who_take_or_show_them(helm4: Helm) -> None:
+    """By file, so that they change without a restart; only the keys that a part needs."""
+
+    def given(objects: list[Object]) -> dict[str, tuple[dict[str, str], list[str]]]:
+        found = {}
+        for pod in pods(of_kind(objects, "Deployment")):
+            env = {v["name"]: v["value"] for v in pod.containers[0]["env"] if v["name"].startswith("ROLECAST_TOKEN")}
+            keys = [
+                item["key"]
+                for volume in pod.spec["volumes"]
+                if volume.get("secret", {}).get("secretName") == "who"
+                for item in volume["secret"]["items"]
+            ]
+            mounted = [m["mountPath"] for m in pod.containers[0]["volumeMounts"] if m["name"] == "auth"]
+            assert all(path.rsplit("/", 1)[0] in mounted for path in env.values())
+            found[pod.owner.rsplit("-", 1)[-1]] = (env, keys)
+        return found
+
+    own = {"ROLECAST_TOKEN_FILE": "/etc/rolecast/auth/token"}
+    taken = {"ROLECAST_TOKENS_FILE": "/etc/rolecast/auth/tokens"}
+    assert given(helm4.rendered("ci", "global.auth.existingSecret=who")) == {
+        "retriever": (taken, ["tokens"]), "judge": (taken, ["tokens"]), "rollout": (own, ["token"]), "agent": (taken | own, ["tokens", "token"]),
+    }  # fmt: skip
+    assert set(map(str, given(helm4.rendered("ci")).values())) == {str(({}, []))}
+    [test] = [pod for pod in pods(helm4.rendered("ci", "global.auth.existingSecret=who")) if pod.owner == "Pod team-retriever-test"]
+    reference = {"name": "ROLECAST_TOKEN", "valueFrom": {"secretKeyRef": {"name": "who", "key": "token"}}}
+    assert reference in test.containers[0]["env"]
+
+
+@pytest.mark.parametrize("rule", policies.RULES, ids=lambda rule: rule.__name__)
+def test_rule_holds_with_tokens(rule: Rule, helm4: Helm) -> None:
+    assert list(rule(helm4.rendered("ci", "global.auth.existingSecret=who"))) == []
+
+
 def test_workers_and_learners_share_one_secret(helm4: Helm) -> None:
     """By default, in what the chart and the launcher render apart; and under a name of one's own."""
 

@@ -107,7 +107,7 @@ def test_a_missing_input_is_named_and_not_made_up(url: str, kind: str, lacks: st
     ],
 )
 def test_malformed_requests_are_refused(url: str, body: object) -> None:
-    assert httpx.post(f"{url}/v1/judge", json=body).status_code == 422
+    assert httpx.post(f"{url}/v1/judge", json=body).status_code == 400
 
 
 def test_unscored_is_null_on_the_wire(url: str) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from rolecast.agent.chat import add_chat_routes
-from rolecast.agent.core import Agent
-from rolecast.agent.episodes import Episodes, Unavailable
+from rolecast.agent.chat import Team, add_chat_routes
+from rolecast.agent.core import Agent, Asked
+from rolecast.agent.episodes import Broken, Episodes, Unavailable
 from rolecast.agent.settings import AgentSettings
 from rolecast.agent.traces import add_trace_routes
 from rolecast.errors import InputError, RolecastError
@@ -21,6 +21,8 @@ from rolecast.ports import Retriever
 from rolecast.retriever.batching import LoopThread
 from rolecast.retriever.client import HttpRetriever
 from rolecast.service.app import Service, make_app
+from rolecast.service.errors import Fault, Shape, kserve, openai, ours
+from rolecast.service.replies import refusal
 from rolecast.types import Trajectory
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ Open = Callable[[AgentSettings, Retriever | None], Agent]
 def open_team(settings: AgentSettings, retriever: Retriever | None) -> Agent:
     from rolecast.stages.serve import open_agent  # torch: imported while probes are answered
 
-    return open_agent(settings.run, settings.stage, retriever)
+    return open_agent(settings.run, settings.stage, retriever, settings.rewriter)
 
 
 def make_agent(settings: AgentSettings, open_team: Open = open_team) -> tuple[FastAPI, Service]:
@@ -44,19 +46,32 @@ def make_agent(settings: AgentSettings, open_team: Open = open_team) -> tuple[Fa
     except ImportError as error:
         raise InputError(f"the agent service needs {error.name}, which is not installed; pip install 'rolecast[agent]'") from error
 
-    service = Service("agent", settings.max_body_bytes)
+    service = Service.of("agent", settings, shape_of=shape_of, follows_callers=True)
     serving = _Serving(settings, service, open_team)
     app = make_app(service, serving.live)
-    add_chat_routes(app, lambda: serving.name, serving.episodes)
+    add_chat_routes(
+        app, Team(lambda: serving.name, serving.episodes, serving.shorten, lambda: serving.agent.sampling, bool(settings.rewriter))
+    )  # fmt: skip
     add_trace_routes(app, lambda: serving.name, serving.episodes)
     repository = add_kserve_routes(app)
     serving.loaded = lambda: repository.update(TeamModel(serving.name, serving.episodes))
 
     @app.exception_handler(Unavailable)
-    async def unavailable(_: Request, error: Unavailable) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 503, headers={"Retry-After": "5"})
+    async def unavailable(request: Request, error: Unavailable) -> JSONResponse:
+        return refusal(Fault(503, str(error)), shape_of(request.url.path), {"Retry-After": "5"})
+
+    @app.exception_handler(Broken)
+    async def broken(request: Request, error: Broken) -> JSONResponse:
+        return refusal(Fault(500, str(error)), shape_of(request.url.path))
 
     return app, service
+
+
+def shape_of(path: str) -> Shape:
+    """Whose clients speak to a route. What both protocols have, `/v1/models`, is OpenAI's."""
+    if path == "/v2" or path.startswith("/v2/") or path.endswith((":predict", ":explain")):
+        return kserve
+    return openai if path.startswith("/v1/") else ours
 
 
 class _Serving:
@@ -72,11 +87,16 @@ class _Serving:
         self.worker = LoopThread("team")
         self.retriever = HttpRetriever(s.retriever_url, patience=s.retriever_patience) if s.retriever_url else None
         self.episodes = Episodes(
-            self._ask, max_live=s.max_live, max_waiting=s.max_waiting, keep=s.keep_traces, registry=service.registry
+            self._ask, max_live=s.max_live, max_waiting=s.max_waiting, keep=s.keep_traces, registry=service.registry,
+            max_characters=s.max_question_characters, log_questions=s.log_questions,
         )  # fmt: skip
 
-    async def _ask(self, text: str) -> Trajectory:
-        return await self.worker.run(self.agent.ask(text))
+    async def _ask(self, asked: Asked) -> Trajectory:
+        return await self.worker.run(self.agent.ask(asked))
+
+    async def shorten(self, text: str, tokens: int) -> str:
+        """In the team's thread, as all that its tokenizer does: it is not made for two at once."""
+        return await self.worker.call(lambda: self.agent.first_tokens(text, tokens))
 
     @asynccontextmanager
     async def live(self) -> AsyncIterator[None]:

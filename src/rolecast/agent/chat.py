@@ -1,127 +1,167 @@
-"""OpenAI's routes: chat completions, as one answer or as server-sent events, and the model list."""
+"""OpenAI's routes: chat completions, as one answer or as server-sent events, and the models."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Literal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
 
-from rolecast.agent.episodes import Episodes, Unavailable, token_counts
+from rolecast.agent.core import Asked
+from rolecast.agent.episodes import Broken, Episodes, Unavailable, token_counts
 from rolecast.evaluation.trace import trace
+from rolecast.ports import Sampling
+from rolecast.service.errors import BadRequest, Fault, NotFound, openai
 from rolecast.types import Trajectory
+from rolecast.wire.chat import ChatRequest
 
-log = logging.getLogger(__name__)
 KEEP_ALIVE = 5.0  # seconds: proxies cut streams that stay silent for a minute or less
-GONE = 499  # nobody reads it; it tells such requests apart in the metrics
+Shorten = Callable[[str, int], Awaitable[str]]  # a text, and how many of its tokens are kept
+NO_ANSWER = {
+    "length": "the team has no answer: a context was full before there was one",
+    "format": "the team has no answer: a role did not keep to its format",
+}
 
 
-class ChatMessage(BaseModel):
-    role: Literal["system", "user", "assistant"]
-    content: str = Field(min_length=1)
+@dataclass(frozen=True, slots=True)
+class Team:
+    """What the routes know of the team. `name()`: the model id that clients see. `rewrites`: whether it takes several user turns."""
+
+    name: Callable[[], str]
+    episodes: Episodes
+    shorten: Shorten
+    sampling: Callable[[], Sampling]
+    rewrites: bool
 
 
-class ChatRequest(BaseModel):
-    """The part of OpenAI's request that an agent can honour; sampling options are the server's, so they are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    model: str = ""
-    messages: list[ChatMessage] = Field(min_length=1)
-    stream: bool = False
-
-
-def add_chat_routes(app: FastAPI, name: Callable[[], str], episodes: Episodes) -> None:
-    """`name()` is the model id that clients see. The last user message is the question."""
-
+def add_chat_routes(app: FastAPI, team: Team) -> None:
     @app.post("/v1/chat/completions", response_model=None)
-    async def chat(body: ChatRequest, request: Request) -> Response:
-        if body.model not in ("", name()):
-            raise HTTPException(404, f"no model {body.model!r}; this server has {name()!r}")
-        asked = [message.content for message in body.messages if message.role == "user"]
-        if not asked:
-            raise HTTPException(422, "no message of role 'user'")
-        [task] = episodes.submit(asked[-1:])
+    async def chat(body: ChatRequest) -> Response:
+        _check_model(body.model or team.name(), team.name())
+        [task] = team.episodes.submit([_asked(body, team)])
+        reply = _Reply(body, team)
         if body.stream:
             # Proxies that buffer would hold the events back until the end.
             headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-            return StreamingResponse(_events(task, name()), media_type="text/event-stream", headers=headers)
-        if not await _while_connected(request, task):
-            return Response(status_code=GONE)
-        return JSONResponse(_completion(task.result(), name()))
+            return StreamingResponse(reply.events(task), media_type="text/event-stream", headers=headers)
+        try:
+            return JSONResponse(await reply.completion(await task))
+        finally:
+            task.cancel()  # the caller may have gone
 
     @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
+    async def list_models() -> dict[str, Any]:
         """OpenAI's list and KServe's (v1) in one: both protocols have this path, and neither minds the other's keys."""
-        return {"object": "list", "data": [{"id": name(), "object": "model", "created": 0, "owned_by": "rolecast"}], "models": [name()]}
+        return {"object": "list", "data": [_model(team.name())], "models": [team.name()]}
+
+    @app.get("/v1/models/{model:path}")
+    async def one_model(model: str) -> dict[str, Any]:
+        """As OpenAI's clients read it, and KServe's."""
+        _check_model(model, team.name())
+        return {**_model(model), "name": model, "ready": True}
+
+
+def _check_model(asked: str, name: str) -> None:
+    if asked != name:
+        raise NotFound(f"no model {asked!r}; this server has {name!r}", "model", "model_not_found")
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "rolecast"}
+
+
+def _asked(body: ChatRequest, team: Team) -> Asked:
+    turns = body.users_turns
+    if len(turns) > 1 and not team.rewrites:
+        raise BadRequest(
+            f"{len(turns)} messages are of role 'user', and this team reads one question: send that one alone, or serve the team with --rewriter",
+            "messages",
+        )
+    usual = team.sampling()
+    temperature = usual.temperature if body.temperature is None else body.temperature
+    sampling = Sampling(temperature, usual.top_p if body.top_p is None else body.top_p)
+    return Asked(body.question(), body.conversation() if len(turns) > 1 else (), sampling, body.seed)
 
 
 def trace_url(episode: Trajectory) -> str:
     return f"/traces/{episode.id}"
 
 
-async def _while_connected(request: Request, task: asyncio.Task[Trajectory]) -> bool:
-    """Waits for the task; False if the client went away first: then the task is cancelled, so that its place is free."""
-    gone = asyncio.create_task(_disconnected(request))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return task.done()
-    finally:
-        gone.cancel()
-        task.cancel()
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    body: ChatRequest
+    team: Team
 
+    async def completion(self, episode: Trajectory) -> dict[str, Any]:
+        message, finish = await self._ending(episode)
+        return {
+            **_head(episode, "chat.completion", self.team.name()),
+            "choices": [{"index": 0, "message": {"role": "assistant", **message}, "logprobs": None, "finish_reason": finish}],
+            "usage": _usage(episode),
+            "rolecast": {**self._told(episode), "trace": trace(episode)},
+        }
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _completion(episode: Trajectory, name: str) -> dict[str, Any]:
-    read, sampled = token_counts(episode)
-    return {
-        "id": f"chatcmpl-{episode.id}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": name,
-        "choices": [
-            {"index": 0, "message": {"role": "assistant", "content": episode.answer or ""}, "finish_reason": _finish(episode)},
-        ],
-        "usage": {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled},
-        "rolecast": {"status": episode.status, "trace_url": trace_url(episode), "trace": trace(episode)},
-    }
-
-
-def _finish(episode: Trajectory) -> str:
-    return "length" if episode.status == "length" else "stop"
-
-
-async def _events(task: asyncio.Task[Trajectory], name: str) -> AsyncIterator[str]:
-    """The answer comes last in an episode, so there is one content chunk; comments before it keep the connection open."""
-    try:
-        while not (await asyncio.wait({task}, timeout=KEEP_ALIVE))[0]:
-            yield ": the team is at work\n\n"
+    async def events(self, task: asyncio.Task[Trajectory]) -> AsyncIterator[str]:
+        """The answer comes last in an episode, so there is one content chunk; comments before it keep the connection open."""
         try:
-            episode = task.result()
-        except Exception as error:  # the status line has been sent: OpenAI's clients raise on an event of this shape
-            if not isinstance(error, Unavailable):
-                log.exception("a question was not answered")
-            message = str(error) if isinstance(error, Unavailable) else f"internal error: {type(error).__name__}"
-            yield _event({"error": {"message": message, "type": "server_error", "param": None, "code": None}})
-            return
-        head = {"id": f"chatcmpl-{episode.id}", "object": "chat.completion.chunk", "created": int(time.time()), "model": name}
-        delta = {"role": "assistant", "content": episode.answer or ""}
-        yield _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
-        ending = {"status": episode.status, "trace_url": trace_url(episode)}
-        yield _event({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish(episode)}], "rolecast": ending})
-        yield "data: [DONE]\n\n"
-    finally:
-        task.cancel()  # the client has gone
+            while not (await asyncio.wait({task}, timeout=KEEP_ALIVE))[0]:
+                yield ": the team is at work\n\n"
+            try:
+                episode = task.result()
+            except (Unavailable, Broken) as error:  # the status line has been sent: OpenAI's clients raise on an event of this shape
+                yield _event(openai(Fault(503 if isinstance(error, Unavailable) else 500, str(error))))
+                return
+            async for chunk in self._chunks(episode):
+                yield _event(chunk)
+            yield "data: [DONE]\n\n"
+        finally:
+            task.cancel()  # the caller may have gone
+
+    async def _chunks(self, episode: Trajectory) -> AsyncIterator[dict[str, Any]]:
+        message, finish = await self._ending(episode)
+        counted = self.body.stream_options is not None and self.body.stream_options.include_usage
+        head = {**_head(episode, "chat.completion.chunk", self.team.name()), **({"usage": None} if counted else {})}
+        delta = {"role": "assistant", **message}
+        yield {**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]}
+        choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": finish}
+        yield {**head, "choices": [choice], "rolecast": self._told(episode)}
+        if counted:
+            yield {**head, "choices": [], "usage": _usage(episode)}
+
+    async def _ending(self, episode: Trajectory) -> tuple[dict[str, Any], str]:
+        """The message, and why it ends where it does. Without an answer it says so, in the key in which OpenAI's models refuse.
+
+        "format" is none of OpenAI's reasons: an answer that is missing for another reason than its length is not to pass for one.
+        """
+        if not episode.answer:
+            finish = "length" if episode.status == "length" else "format"
+            return {"content": None, "refusal": NO_ANSWER[finish]}, finish
+        ends = [place for stop in self.body.stops if (place := episode.answer.find(stop)) >= 0]
+        text, finish = episode.answer[: min(ends, default=None)], "stop"
+        if self.body.limit is not None:
+            short = await self.team.shorten(text, self.body.limit)
+            text, finish = short, "stop" if short == text else "length"
+        return {"content": text, "refusal": None}, finish
+
+    def _told(self, episode: Trajectory) -> dict[str, Any]:
+        """`unread`: the messages that the team did not see. Its roles have instructions of their own."""
+        turns = self.body.users_turns
+        unread = [place for place in range(len(self.body.messages)) if place not in turns] if len(turns) == 1 else []
+        return {"status": episode.status, "trace_url": trace_url(episode), "unread": unread}
+
+
+def _head(episode: Trajectory, kind: str, name: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{episode.id}", "object": kind, "created": int(time.time()), "model": name, "system_fingerprint": None}
+
+
+def _usage(episode: Trajectory) -> dict[str, int]:
+    read, sampled = token_counts(episode)
+    return {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}
 
 
 def _event(body: dict[str, Any]) -> str:

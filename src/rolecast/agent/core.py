@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from rolecast.agent.rewriter import rewrite
 from rolecast.errors import RolecastError
 from rolecast.methods.base import Method
 from rolecast.ports import Engine, Retriever, Sampling
 from rolecast.rollout.collect import play_episode
-from rolecast.rollout.env import Env
+from rolecast.rollout.env import Env, EpisodeEnd
 from rolecast.rollout.render import Renderer
-from rolecast.types import Gold, Question, Trajectory
+from rolecast.types import Gold, Message, Question, Role, Trajectory
+
+NAME = "ask"  # of every episode while it is played: draws are named by it, so that a seed and a question give one answer
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a caller asks. `turns`: a conversation, of which the team's rewriter first makes the question.
+
+    `sampling`: how all roles are sampled, by default as the team is. `seed`: by default another one each time.
+    """
+
+    text: str
+    turns: tuple[Message, ...] = ()
+    sampling: Sampling | None = None
+    seed: int | None = None
+
+    @property
+    def characters(self) -> int:
+        """How many the team would have to read."""
+        return sum(len(turn["content"]) for turn in self.turns) or len(self.text)
 
 
 class ServingEngine(Engine, Protocol):
@@ -37,7 +58,8 @@ class Agent:
     retriever: Retriever
     renderer: Renderer
     max_context: int
-    temperature: float = 0.0
+    sampling: Sampling = field(default_factory=lambda: Sampling(0.0))
+    rewriter: Role | None = None
     _running: bool = False
 
     async def start(self) -> None:
@@ -53,7 +75,7 @@ class Agent:
         """Waits until the engine fails; gives its error. After that no question can be answered."""
         return await self.engine.failed()
 
-    async def ask(self, text: str) -> Trajectory:
+    async def ask(self, asked: Asked) -> Trajectory:
         """Plays one episode. Its answer is None when the team broke its protocol or ran out of context.
 
         `RolecastError` if what the episode needs is away: the retriever, or the engine.
@@ -61,19 +83,33 @@ class Agent:
         if not self._running or self.engine.failure:
             raise RolecastError("the engine is not running")
         try:
-            return await self._play(text)
+            return await self._play(asked)
         except Exception as error:
             if self.engine.failure:
                 raise RolecastError("the engine failed while the team was answering") from error
             raise
 
-    async def _play(self, text: str) -> Trajectory:
-        # The id is no counter: a trace is found by it, and there may be other replicas.
-        question = Question(f"ask-{secrets.token_hex(8)}", text, Gold(()))
-        trajectory = Trajectory(question.id, question, question.id, 0, self.method.name, 0)
-        env = Env(self.engine, self.retriever, self.renderer, trajectory, Sampling(self.temperature), self.max_context, "serve")
+    def first_tokens(self, text: str, count: int) -> str:
+        """`text` without what comes after its first `count` tokens. Half a character at the end is left out."""
+        ids = self.renderer.encode(text)
+        return text if len(ids) <= count else self.renderer.decode(ids[:count]).rstrip("\ufffd")
+
+    async def _play(self, asked: Asked) -> Trajectory:
+        seed = secrets.randbits(63) if asked.seed is None else asked.seed
+        trajectory = Trajectory(NAME, Question(NAME, asked.text, Gold(())), NAME, 0, self.method.name, seed)
+        sampling = asked.sampling or self.sampling
+        env = Env(self.engine, self.retriever, self.renderer, trajectory, sampling, self.max_context, "serve")
         self.engine.branches += 1
         try:
-            return await play_episode(self.method, env, None)
+            if asked.turns:
+                assert self.rewriter is not None, "a conversation needs a rewriter"
+                question = await rewrite(env, self.rewriter, asked.turns)
+                trajectory.question = replace(trajectory.question, text=question)
+            await play_episode(self.method, env, None)
+        except EpisodeEnd as end:  # of the rewriter's: the method's are its own
+            trajectory.status = end.status
         finally:
             self.engine.branches -= 1
+        # The id that callers see is no counter: a trace is found by it, and there may be other replicas.
+        trajectory.id = f"{NAME}-{secrets.token_hex(8)}"
+        return trajectory

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from rolecast.agent.core import Asked
 from rolecast.errors import InputError, RolecastError
 from rolecast.evaluation.trace import trace
 from rolecast.service.errors import Overloaded
@@ -24,16 +26,24 @@ class Unavailable(RolecastError):
     """What an episode needs does not answer; the client should try again (503)."""
 
 
+class Broken(RolecastError):
+    """A fault of ours (500)."""
+
+
 class Episodes:
     """`play` answers one question. At most `max_live` are played at once; `max_waiting` more wait in order of arrival.
 
-    The traces of the last `keep` answers are found in `traces` by the episode's id.
+    A question has at most `max_characters`: this is checked before anything is tokenised, which takes the team's thread.
+    The traces of the last `keep` answers are found in `traces` by the episode's id. `log_questions`: without it no question, nor a
+    message that may quote one, reaches the log.
     """
 
     def __init__(
-        self, play: Callable[[str], Awaitable[Trajectory]], *, max_live: int, max_waiting: int, keep: int, registry: CollectorRegistry
-    ) -> None:
+        self, play: Callable[[Asked], Awaitable[Trajectory]], *, max_live: int, max_waiting: int, keep: int, registry: CollectorRegistry,
+        max_characters: int = 2**14, log_questions: bool = False,
+    ) -> None:  # fmt: skip
         self._play, self._max_live, self._most, self._keep = play, max_live, max_live + max_waiting, keep
+        self._max_characters, self._log_questions = max_characters, log_questions
         self._slots = asyncio.Semaphore(max_live)
         self._tasks: set[asyncio.Task[Trajectory]] = set()
         self.traces: dict[str, dict[str, Any]] = {}
@@ -57,30 +67,41 @@ class Episodes:
     def waiting(self) -> int:
         return max(0, len(self._tasks) - self._max_live)
 
-    def submit(self, texts: Sequence[str]) -> list[asyncio.Task[Trajectory]]:
+    def submit(self, asked: Sequence[Asked]) -> list[asyncio.Task[Trajectory]]:
         """One running task for each question; all of them are taken or none. A task that is cancelled gives its place back.
 
-        `InputError` for what is no question, `Overloaded` when too many wait; the tasks raise `Unavailable`.
+        `InputError` for what is no question, `Overloaded` when too many wait; the tasks raise `Unavailable` or `Broken`.
         """
-        for text in texts:
-            _check(text)
-        if len(texts) > self._most:
-            raise InputError(f"{len(texts)} questions at once; send at most {self._most}")
-        if len(self._tasks) + len(texts) > self._most:
+        for one in asked:
+            self._check(one)
+        if len(asked) > self._most:
+            raise InputError(f"{len(asked)} questions at once; send at most {self._most}")
+        if len(self._tasks) + len(asked) > self._most:
             raise Overloaded(f"{self.waiting} questions are waiting; try again")
-        return [self._start(text) for text in texts]
+        return [self._start(one) for one in asked]
 
     async def answers(self, texts: Sequence[str]) -> list[Trajectory]:
         """In the order of the questions; the first error is raised and ends the others."""
-        tasks = self.submit(texts)
+        tasks = self.submit([Asked(text) for text in texts])
         try:
             return [await task for task in tasks]
         finally:
             for task in tasks:
                 task.cancel()
 
-    def _start(self, text: str) -> asyncio.Task[Trajectory]:
-        task = asyncio.create_task(self._answer(text))
+    def _check(self, asked: Asked) -> None:
+        if asked.characters > self._max_characters:
+            raise InputError(f"the question has {asked.characters} characters; send at most {self._max_characters}")
+        for text in (asked.text, *(turn["content"] for turn in asked.turns)):
+            if not text.strip():
+                raise InputError("the question is empty")
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise InputError("the question holds half of a surrogate pair; send whole characters") from None
+
+    def _start(self, asked: Asked) -> asyncio.Task[Trajectory]:
+        task = asyncio.create_task(self._answer(asked))
         self._tasks.add(task)
         task.add_done_callback(self._end)  # not in the coroutine: a task that is cancelled early never runs it
         return task
@@ -90,11 +111,11 @@ class Episodes:
         if not task.cancelled():
             task.exception()  # seen: its caller may have gone
 
-    async def _answer(self, text: str) -> Trajectory:
+    async def _answer(self, asked: Asked) -> Trajectory:
         begun, status = time.perf_counter(), "error"
         try:
             async with self._slots:
-                episode = await self._play(text)
+                episode = await self._play(asked)
             status = episode.status
             self._note(episode, time.perf_counter() - begun)
             return episode
@@ -102,10 +123,23 @@ class Episodes:
             status = "cancelled"
             raise
         except RolecastError as error:
-            log.warning("a question was not answered: %s", error)
+            log.warning("a question was not answered: %s", self._told(error, asked))
             raise Unavailable(str(error)) from error
+        except Exception as error:
+            log.error("a question was not answered: %s", self._told(error, asked))
+            # Whoever logs this one shows neither the message nor the cause.
+            raise Broken(f"internal error: {type(error).__name__}") from None
         finally:
             self._ended.labels(status).inc()
+
+    def _told(self, error: Exception, asked: Asked) -> str:
+        """What the log says of it. Where questions stay out, that is the place in the code for what may quote anything."""
+        named = isinstance(error, RolecastError)
+        if self._log_questions:
+            return f"{asked.text!r}: {error}" if named else "".join(traceback.format_exception(error))
+        if named and not isinstance(error, InputError):
+            return str(error).replace(asked.text, "[question]")
+        return "".join([f"{type(error).__name__} (--log-questions shows its message) at\n", *traceback.format_tb(error.__traceback__)])
 
     def _note(self, episode: Trajectory, seconds: float) -> None:
         read, sampled = token_counts(episode)
@@ -120,6 +154,9 @@ class Episodes:
             "answered": now,
             "tokens": {"read": read, "sampled": sampled},
         }
+        if self._log_questions:
+            fields = {"question": episode.question.text, "answer": episode.answer, "trace": episode.id}
+            log.info("a question ended as %s", episode.status, extra={"fields": fields})
         while len(self.traces) > self._keep:
             del self.traces[next(iter(self.traces))]
 
@@ -128,12 +165,3 @@ def token_counts(episode: Trajectory) -> tuple[int, int]:
     """Tokens that the roles read, and tokens that were sampled."""
     sampled = sum(len(action.ids) for action in episode.actions)
     return sum(len(thread.ids) for thread in episode.threads) - sampled, sampled
-
-
-def _check(text: str) -> None:
-    if not text.strip():
-        raise InputError("the question is empty")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InputError("the question holds half of a surrogate pair; send whole characters") from None

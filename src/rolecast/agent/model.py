@@ -22,6 +22,8 @@ from kserve.protocol.rest.v2_endpoints import register_v2_endpoints  # type: ign
 
 from rolecast.agent.chat import trace_url
 from rolecast.agent.episodes import Episodes
+from rolecast.service.errors import Fault, kserve
+from rolecast.service.replies import refusal
 from rolecast.types import Trajectory
 
 STATUSES = {InvalidInput: 400, ModelNotFound: 404, InferenceError: 400, NotImplementedError: 501, ModelNotReady: 503}
@@ -87,7 +89,7 @@ def add_kserve_routes(app: FastAPI) -> ModelRepository:
 
 def _handler(status: int) -> Any:
     async def handle(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"detail": _line(error)}, status)
+        return refusal(Fault(status, _line(error)), kserve)
 
     return handle
 

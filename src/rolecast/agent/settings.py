@@ -14,8 +14,12 @@ class AgentSettings(ServiceSettings):
     retriever_url: str = Field("", description="The retriever to search; else the run's own index.")
     retriever_patience: float = Field(20.0, ge=0, description="Seconds that a search waits for a retriever that is restarting.")
     max_live: int = Field(64, ge=1, description="Questions answered at once.")
-    max_waiting: int = Field(256, ge=0, description="Questions that wait; more are refused with 503.")
+    max_waiting: int = Field(256, ge=0, description="Questions that wait; more are refused with 429.")
+    max_question_characters: int = Field(2**14, ge=1, description="Longer questions, and conversations, are refused.")
     keep_traces: int = Field(256, ge=0, description="How many of the last answers have a trace page.")
+
+    rewriter: str = Field("", description="The slot whose model makes one question of several user turns; else they are refused.")
+    log_questions: bool = Field(False, description="Whether questions and answers go to the log.")
 
     @model_validator(mode="after")
     def _named(self) -> AgentSettings:

@@ -41,6 +41,7 @@ def ask(
     stage: Stage = None,
 ) -> None:
     """Ask a trained team one question and show what each role said."""
+    from rolecast.agent.core import Asked
     from rolecast.errors import InputError
     from rolecast.rollout.trace_text import conversation
     from rolecast.stages.serve import open_agent
@@ -55,7 +56,7 @@ def ask(
 
     async def once() -> Trajectory:
         await agent.start()
-        episode = await agent.ask(question)
+        episode = await agent.ask(Asked(question))
         await agent.stop()
         return episode
 

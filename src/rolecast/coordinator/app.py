@@ -38,7 +38,7 @@ def make_app(coordinator: Coordinator, config: str, stage: str, store: str, lear
     app.add_middleware(Guard, service=service)
     app.add_middleware(Door, learner=learner, worker=worker)  # the last one is the outermost
     add_error_handlers(app)
-    for error, status in ((Refused, 409), (Malformed, 422), (Stopped, 410), (wire.TooLarge, 413)):
+    for error, status in ((Refused, 409), (Malformed, 400), (Stopped, 410), (wire.TooLarge, 413)):
         app.add_exception_handler(error, partial(_told, status))
     _add_routes_of_workers(app, coordinator, config, stage, store)
     _add_routes_of_the_learner(app, coordinator)
@@ -103,9 +103,9 @@ def _unpack(lease: str, body: bytes) -> list[Trajectory]:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise HTTPException(422, f"lease {lease}: no list of trajectories: {f'{where}: ' if where else ''}{first['msg'][:300]}") from None
+        raise HTTPException(400, f"lease {lease}: no list of trajectories: {f'{where}: ' if where else ''}{first['msg'][:300]}") from None
     except ValueError as error:
-        raise HTTPException(422, f"lease {lease}: no list of trajectories: {error}") from None
+        raise HTTPException(400, f"lease {lease}: no list of trajectories: {error}") from None
 
 
 def _add_routes_of_the_learner(app: FastAPI, coordinator: Coordinator) -> None:

@@ -19,7 +19,7 @@ from rolecast.retries import Tries
 from rolecast.types import Trajectory
 from rolecast.wire import coordinator as wire
 
-_ERRORS = {401: Refused, 409: Refused, 410: Stopped, 413: Malformed, 422: Malformed}
+_ERRORS = {400: Malformed, 401: Refused, 409: Refused, 410: Stopped, 413: Malformed}
 
 
 def _nothing() -> None: ...
@@ -29,7 +29,8 @@ class _Http:
     """`check`, asked after every try that failed, raises when there is nothing left to wait for."""
 
     def __init__(self, url: str, patience: float, sleep: Callable[[float], None], check: Callable[[], None] = _nothing) -> None:
-        self._client = httpx.Client(base_url=url, timeout=httpx.Timeout(60.0, connect=5.0))
+        # A transport of its own takes no proxy from the environment: the coordinator is in this cluster.
+        self._client = httpx.Client(base_url=url, timeout=httpx.Timeout(60.0, connect=5.0), transport=httpx.HTTPTransport())
         self._patience, self._sleep, self._check = patience, sleep, check
 
     def show(self, token: str | None) -> None:

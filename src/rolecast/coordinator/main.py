@@ -13,9 +13,11 @@ from rolecast.coordinator.app import make_app
 from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.leases import Coordinator
 from rolecast.coordinator.tokens import release_key, worker_token
+from rolecast.errors import InputError
 from rolecast.leasing import Handshake
 from rolecast.processes import die_with_parent, prepare_output
 from rolecast.service.logs import configure_logging
+from rolecast.service.server import ANY, listening
 
 
 def main() -> None:
@@ -30,7 +32,12 @@ def main() -> None:
     )
     worker = worker_token(release_key(os.environ), run, attempt)
     app = make_app(coordinator, settings["config"], settings["stage"], settings["store"], os.environ["ROLECAST_COORDINATOR_TOKEN"], worker)
-    uvicorn.run(app, host="0.0.0.0", port=settings["port"], log_config=None, access_log=False)
+    try:
+        sock = listening(ANY, settings["port"], "ROLECAST_COORDINATOR_PORT")
+    except InputError as error:
+        sys.exit(f"the coordinator {error}")
+    with sock:
+        uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[sock])
 
 
 if __name__ == "__main__":

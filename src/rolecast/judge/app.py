@@ -29,7 +29,7 @@ def open_judge(settings: JudgeSettings, environ: Mapping[str, str] = os.environ)
 
 
 def make_judge(settings: JudgeSettings, judge: Judge | None = None) -> tuple[FastAPI, Service]:
-    service = Service("judge", settings.max_body_bytes)
+    service = Service.of("judge", settings)
     behind = judge or open_judge(settings)
     verdicts = Counter("rolecast_judge_verdicts", "Verdicts by kind.", ["kind", "scored"], registry=service.registry)
 

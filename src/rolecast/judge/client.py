@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from rolecast.errors import RolecastError
 from rolecast.ports import JudgeInfo, Verdict
 from rolecast.service.client import JsonClient, NoAnswer
+from rolecast.service.tokens import OwnToken
 from rolecast.wire.judge import JudgeAbout, JudgeReply, judge_request
 
 
@@ -21,7 +22,9 @@ class HttpJudge:
     """
 
     def __init__(self, url: str, *, timeout: float = 120.0, patience: float = 240.0, concurrency: int = 16) -> None:
-        self._client = JsonClient("judge", url, timeout=timeout, patience=patience, concurrency=concurrency)
+        self._client = JsonClient(
+            "judge", url, timeout=timeout, patience=patience, concurrency=concurrency, headers=OwnToken().headers
+        )  # fmt: skip
 
     async def info(self) -> JudgeInfo:
         data = await self._client.get("/v1/judge")

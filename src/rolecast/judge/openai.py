@@ -33,8 +33,8 @@ class OpenAIJudge:
     ) -> None:  # fmt: skip
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._client = JsonClient(
-            "judge model", url, timeout=timeout, patience=patience, headers=headers, variable="ROLECAST_JUDGE_OPENAI_URL",
-            concurrency=concurrency,
+            "judge model", url, timeout=timeout, patience=patience, headers=lambda: headers, variable="ROLECAST_JUDGE_OPENAI_URL",
+            concurrency=concurrency, outside=True,
         )  # fmt: skip
         self._model, self._max_tokens, self._api_key = model, max_tokens, api_key
         self._limit = patience + timeout

@@ -18,8 +18,10 @@ from pydantic import Field, model_validator
 
 from rolecast.launching.learner_pod import CONTAINER_SECURITY, POD_SECURITY, S3_KEYS, Manifest
 from rolecast.launching.spec import MAX_NAME, Closed, Image, Label, Name, Quantity, StageName, Toleration
+from rolecast.service.tokens import TOKEN_FILE, TOKENS_FILE
 
 PORT = 8080
+AUTH = "/etc/rolecast/auth"
 GRACE_SECONDS = 60
 ENDPOINT_SECONDS = 10  # until load balancers and proxies no longer send requests to a pod that is going
 IMMUTABLE = re.compile(r"/[a-z][a-z0-9_]*/model/?$|/checkpoints/step-\d{6}/?$")
@@ -63,6 +65,7 @@ class ServingSpec(Closed):
     service_account: Name | None = None
     endpoints: Name = "rolecast-endpoints"
     s3_secret: Name = "rolecast-s3"
+    auth_secret: Name | None = None  # agent: with keys `tokens`, which it takes, and `token`, which it shows to the retriever
     node_selector: dict[str, Label] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     max_model_len: int | None = Field(None, ge=1)  # vllm
@@ -91,6 +94,8 @@ class ServingSpec(Closed):
             raise ValueError("stage is for kind agent; a predictor's model is the one that uri names")
         if self.kind == "agent" and self.max_model_len is not None:
             raise ValueError("max_model_len is for kind vllm; the agent takes it from the run's config")
+        if self.kind == "vllm" and self.auth_secret:
+            raise ValueError("auth_secret is for kind agent; a vLLM predictor is guarded at the gateway")
         if any(argument.split("=")[0] == "--api-key" for argument in self.arguments):
             raise ValueError("arguments are visible to everyone who may list pods: --api-key is refused; guard the gateway instead")
         if len(self.name) > MAX_NAME - len("-canary"):
@@ -210,6 +215,8 @@ def _agent(spec: ServingSpec) -> Manifest:
     for key in ("ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL"):
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key, "optional": True}}})
     env += [{"name": key, "valueFrom": {"secretKeyRef": {"name": spec.s3_secret, "key": key}}} for key in S3_KEYS]
+    if spec.auth_secret:
+        env += [{"name": TOKENS_FILE, "value": f"{AUTH}/tokens"}, {"name": TOKEN_FILE, "value": f"{AUTH}/token"}]
     return {
         "args": ["agent", "serve", spec.uri, "--stage", str(spec.stage), "--model-name", spec.name, "--port", str(PORT), *spec.arguments],
         "env": env,
@@ -241,6 +248,8 @@ def _volumes(spec: ServingSpec) -> list[Manifest]:
     volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}, {"name": "work", "emptyDir": {}}]
     if spec.gpus:
         volumes.append({"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.shm_size}})
+    if spec.auth_secret:
+        volumes.append({"name": "auth", "secret": {"secretName": spec.auth_secret, "defaultMode": 0o440}})
     return volumes
 
 
@@ -248,4 +257,6 @@ def _mounts(spec: ServingSpec) -> list[Manifest]:
     mounts: list[Manifest] = [{"name": "tmp", "mountPath": "/tmp"}, {"name": "work", "mountPath": "/work"}]
     if spec.gpus:
         mounts.append({"name": "dshm", "mountPath": "/dev/shm"})
+    if spec.auth_secret:
+        mounts.append({"name": "auth", "mountPath": AUTH, "readOnly": True})
     return mounts

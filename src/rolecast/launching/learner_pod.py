@@ -8,6 +8,7 @@ from typing import Any
 from rolecast.coordinator.tokens import RELEASE_KEY
 from rolecast.errors import InputError
 from rolecast.launching.spec import TrainingJobSpec
+from rolecast.service.tokens import TOKEN
 
 Manifest = dict[str, Any]
 
@@ -107,6 +108,8 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
         env.append({"name": key, "valueFrom": {"secretKeyRef": {"name": spec.s3_secret, "key": key}}})
     if spec.samples and spec.release_secret:
         env.append({"name": RELEASE_KEY, "valueFrom": {"secretKeyRef": {"name": spec.release_secret, "key": RELEASE_ENTRY}}})
+    if spec.auth_secret:
+        env.append({"name": TOKEN, "valueFrom": {"secretKeyRef": {"name": spec.auth_secret, "key": "token"}}})
     return env
 
 

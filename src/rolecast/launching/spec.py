@@ -132,6 +132,7 @@ class TrainingJobSpec(Closed):
     endpoints: Name = "rolecast-endpoints"  # a ConfigMap
     s3_secret: Name = "rolecast-s3"
     release_secret: Name | None = "rolecast-release"  # with key `key`, for stages that sample; null where rollouts are local
+    auth_secret: Name | None = None  # with key `token`, which retriever and judge ask for
     labels: dict[LabelKey, Label] = {}
     deadlines: Deadlines = Deadlines()
     backoff: Backoff = Backoff()

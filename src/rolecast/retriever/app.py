@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,8 +19,10 @@ from rolecast.retriever.batching import Batcher, LoopThread
 from rolecast.retriever.index import LocalRetriever
 from rolecast.retriever.settings import RetrieverSettings
 from rolecast.service.app import Service, make_app
+from rolecast.service.errors import Shape, openai, ours
 from rolecast.store.artifact import committed
 from rolecast.store.uri import local_artifact
+from rolecast.types import Passage
 from rolecast.wire.retriever import (
     EmbeddingsRequest,
     FetchRequest,
@@ -38,7 +40,7 @@ PENDING = 16_384  # queries that may wait; clients try again
 
 
 def make_retriever(settings: RetrieverSettings) -> tuple[FastAPI, Service]:
-    service = Service("retriever", settings.max_body_bytes)
+    service = Service.of("retriever", settings, shape_of=shape_of)
     serving = _Serving(settings, service)
     app = make_app(service, serving.live)
     _add_routes(app, serving)
@@ -71,8 +73,23 @@ class _Serving:
         await self.batcher.stop()
         self.worker.stop()
 
-    def k(self, topk: int | None) -> int:
-        return topk or self.settings.topk
+    async def search(self, queries: Sequence[str], topk: int | None) -> list[list[Passage]]:
+        k, most = topk or self.settings.topk, self.settings.max_results
+        if len(queries) * k > most:
+            raise InputError(f"{len(queries)} queries × k = {k} are more than {most} passages at once; send fewer queries or lower k")
+        self.check(queries)
+        self.queries.inc(len(queries))
+        return await self.batcher.search(queries, k)
+
+    def check(self, texts: Sequence[str]) -> None:
+        """Before anything is tokenised: a long text would hold the index's thread."""
+        longest, most = max(map(len, texts), default=0), self.settings.max_text_characters
+        if longest > most:
+            raise InputError(f"a text has {longest} characters; send at most {most} in each")
+
+
+def shape_of(path: str) -> Shape:
+    return openai if path == "/v1/embeddings" else ours
 
 
 def _open_index(settings: RetrieverSettings) -> LocalRetriever:
@@ -96,14 +113,12 @@ def _add_routes(app: FastAPI, serving: _Serving) -> None:
 
     @app.post("/retrieve")
     async def retrieve(request: RetrieveRequest) -> JSONResponse:
-        serving.queries.inc(len(request.queries))
-        results = await serving.batcher.search(request.queries, serving.k(request.topk))
+        results = await serving.search(request.queries, request.topk)
         return JSONResponse(retrieve_reply(results, request.return_scores))
 
     @app.post("/search")
     async def search(request: SearchRequest) -> JSONResponse:
-        serving.queries.inc(len(request.questions))
-        results = await serving.batcher.search(request.questions, serving.k(request.N))
+        results = await serving.search(request.questions, request.N)
         return JSONResponse([{"top_k_docs": [contents(p.title, p.text) for p in found]} for found in results])
 
     @app.post("/fetch")
@@ -113,4 +128,5 @@ def _add_routes(app: FastAPI, serving: _Serving) -> None:
     @app.post("/v1/embeddings")
     async def embeddings(request: EmbeddingsRequest) -> JSONResponse:
         texts = [request.input] if isinstance(request.input, str) else request.input
+        serving.check(texts)
         return JSONResponse(embeddings_reply(await serving.worker.run(serving.retriever.embed(texts)), request))

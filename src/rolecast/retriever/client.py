@@ -17,6 +17,7 @@ from rolecast.errors import InputError, RolecastError
 from rolecast.ports import EXTERNAL, IndexInfo
 from rolecast.retriever.batching import Batcher
 from rolecast.service.client import JsonClient, NoSuchRoute
+from rolecast.service.tokens import OwnToken
 from rolecast.types import Passage
 from rolecast.wire.retriever import EmbeddingsReply, FetchReply, IndexReply, ScoredReply
 
@@ -28,7 +29,7 @@ class HttpRetriever:
     """Waits `patience` seconds for a retriever that is restarting; searching again changes nothing, so nothing is lost."""
 
     def __init__(self, url: str, *, timeout: float = 30.0, patience: float = 120.0) -> None:
-        self._client = JsonClient("retriever", url, timeout=timeout, patience=patience)
+        self._client = JsonClient("retriever", url, timeout=timeout, patience=patience, headers=OwnToken().headers)
         self._batcher: Batcher | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -50,7 +51,7 @@ class HttpRetriever:
             try:
                 query.encode()
             except UnicodeEncodeError:  # here, since it would break the request of everyone in the batch
-                raise InputError(f"query {query!r} holds half of a surrogate pair; send whole characters") from None
+                raise InputError("a query holds half of a surrogate pair; send whole characters") from None
         return await self._batched().search(queries, k)
 
     def _batched(self) -> Batcher:

@@ -15,5 +15,7 @@ class RetrieverSettings(ServiceSettings):
         None, description="Which of the index's rankers; by default what it was built as."
     )
     topk: int = Field(3, ge=1, description="Passages per query for requests that do not say.")
+    max_text_characters: int = Field(2**15, ge=1, description="Longer queries and texts are refused.")
+    max_results: int = Field(2**15, ge=1, description="Passages of one request, queries × k; more are refused.")
     max_batch: int = Field(64, ge=1, description="Queries of one search at most.")
     batch_milliseconds: float = Field(2.0, ge=0, description="How long a query waits for company.")

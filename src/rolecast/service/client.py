@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import httpx
 
 from rolecast.errors import InputError, RolecastError
 from rolecast.retries import Tries
+from rolecast.service.errors import said
 from rolecast.service.logs import REQUEST_ID
+from rolecast.service.tokens import TOKEN, TOKEN_FILE
 
 log = logging.getLogger(__name__)
 
@@ -30,19 +32,21 @@ class JsonClient:
 
     Requests must be idempotent. Waiting for a turn, when more than `concurrency` are asked for, costs no patience; a request that
     gets its turn when the part has been away for longer is tried once.
-    `variable` is where the address comes from, by default ROLECAST_<NAME>_URL. `headers` may hold a credential: they are never shown.
+    `variable` is where the address comes from, by default ROLECAST_<NAME>_URL. `headers` are asked for before each request, and may
+    hold a credential: they are never shown. `outside`: the part is not one of ours, so the way to it may lead through a proxy.
     """
 
     def __init__(
-        self, name: str, url: str, *, timeout: float = 30.0, patience: float = 120.0, headers: dict[str, str] | None = None, variable: str = "",
-        concurrency: int = 16,
+        self, name: str, url: str, *, timeout: float = 30.0, patience: float = 120.0, headers: Callable[[], Mapping[str, str]] = dict,
+        variable: str = "", concurrency: int = 16, outside: bool = False,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.variable = variable or f"ROLECAST_{name.upper()}_URL"
         if not url.startswith(("http://", "https://")):
             raise InputError(f"the {name}'s address {url!r} is no http(s) URL; mend {self.variable}")
         self.name, self.url = name, url.rstrip("/")
-        self._timeout, self._patience, self._headers = timeout, patience, headers or {}
+        self._timeout, self._patience, self._headers = timeout, patience, headers
+        self._outside = outside
         self._sleep, self._clock, self._concurrency = sleep, clock, concurrency
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -51,7 +55,7 @@ class JsonClient:
     async def post(self, path: str, body: object) -> Any:
         """The answer's JSON.
 
-        `InputError` if the part refuses the request as malformed (422), `NoAnswer` if it is away or fails, `RolecastError` for the rest.
+        `InputError` if the part refuses the request as malformed (400 of ours, 422), `NoAnswer` if it is away or fails, `RolecastError` for the rest.
         """
         return await self.request("POST", path, body)
 
@@ -79,7 +83,7 @@ class JsonClient:
 
     async def _try(self, method: str, path: str, body: object) -> tuple[httpx.Response | None, str, float]:
         """The reply, why to try again, if there is a reason, and when it was this request's turn."""
-        headers = {"x-request-id": REQUEST_ID.get()} if REQUEST_ID.get() else None
+        headers = {**self._headers(), **({"x-request-id": REQUEST_ID.get()} if REQUEST_ID.get() else {})}
         client, slots = self._connected()
         async with slots:
             begun = self._clock()
@@ -93,11 +97,12 @@ class JsonClient:
         return reply, "", begun
 
     def _read(self, method: str, path: str, reply: httpx.Response) -> Any:
-        if reply.status_code == 422:
+        if reply.status_code == 422 or (reply.status_code == 400 and not self._outside):
             raise InputError(_detail(reply))
         if not reply.is_success:
             fault = NoSuchRoute if reply.status_code in (404, 405) else RolecastError
-            raise fault(f"{self.name} at {self.url} refused {method} {path}: {reply.status_code} {_detail(reply)}")
+            advice = f"; set {TOKEN} or {TOKEN_FILE}" if reply.status_code == 401 and not self._outside else ""
+            raise fault(f"{self.name} at {self.url} refused {method} {path}: {reply.status_code} {_detail(reply)}{advice}")
         try:
             return reply.json()
         except ValueError:
@@ -111,7 +116,9 @@ class JsonClient:
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             timeout = httpx.Timeout(self._timeout, connect=5.0, pool=None)
-            self._client, self._slots = httpx.AsyncClient(timeout=timeout, headers=self._headers), asyncio.Semaphore(self._concurrency)
+            # A transport of its own takes no proxy from the environment, but certificates: trust_env=False would leave both out.
+            transport = None if self._outside else httpx.AsyncHTTPTransport()
+            self._client, self._slots = httpx.AsyncClient(timeout=timeout, transport=transport), asyncio.Semaphore(self._concurrency)
             self._loop = loop
         return self._client, self._slots
 
@@ -129,7 +136,7 @@ def _asked_to_wait(reply: httpx.Response | None) -> float:
 
 def _detail(reply: httpx.Response) -> str:
     try:
-        detail = reply.json()["detail"]
-    except (ValueError, KeyError, TypeError):
-        detail = reply.text
-    return " ".join(str(detail).split())[:500]
+        detail = said(reply.json())
+    except ValueError:
+        detail = None
+    return " ".join((reply.text if detail is None else detail).split())[:500]

@@ -1,4 +1,4 @@
-"""The middleware of every service: readiness, body limit, request id, metrics and the access log.
+"""The middleware of every service: tokens, readiness, body limit, request id, metrics and the access log.
 
 Plain ASGI, since Starlette's own middleware class costs a task and two queues per request.
 """
@@ -9,20 +9,24 @@ import logging
 import re
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rolecast.service.errors import Fault
+from rolecast.service.leaving import GONE, while_connected
 from rolecast.service.logs import REQUEST_ID
+from rolecast.service.replies import refusal
 
 if TYPE_CHECKING:
     from rolecast.service.app import Service
 
 log = logging.getLogger("rolecast.access")
-ALWAYS = frozenset({"/healthz", "/readyz", "/metrics"})
+PROBES = frozenset({"/healthz", "/readyz"})
+MONITORING = frozenset({"/metrics", "/openapi.json"})  # what may have a port of its own
+ALWAYS = PROBES | {"/metrics"}
 _ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
@@ -31,7 +35,14 @@ class Guard:
         self._app, self._service = app, service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in ALWAYS:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        port = self._port_of(scope)
+        if port != "all" and scope["path"] not in PROBES and (port == "metrics") != (scope["path"] in MONITORING):
+            await self._refuse(Fault(404, "Not Found"), scope, receive, send)
+            return
+        if port == "metrics" or scope["path"] in ALWAYS:
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope).get("x-request-id", "")
@@ -48,23 +59,41 @@ class Guard:
 
         self._service.in_flight += 1
         try:
-            await self._answer(scope, receive, noted)
+            status = await self._answer(scope, receive, noted) or status
         finally:
             self._service.in_flight -= 1
             self._note(scope, status, time.perf_counter() - begun)
             REQUEST_ID.reset(token)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        service, limit = self._service, self._service.max_body_bytes
+    def _port_of(self, scope: Scope) -> Literal["all", "requests", "metrics"]:
+        """What is answered at the port that a request came to."""
+        if self._service.metrics_port is None:
+            return "all"
+        return "metrics" if scope["server"] and scope["server"][1] == self._service.metrics_port else "requests"
+
+    async def _refuse(self, fault: Fault, scope: Scope, receive: Receive, send: Send, **headers: str) -> None:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        await refusal(fault, self._service.shape_of(scope["path"]), named)(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> int | None:
+        """The status for metrics and log where there was no reply."""
+        service, limit, headers = self._service, self._service.max_body_bytes, Headers(scope=scope)
+        if service.tokens is not None and not service.tokens.admit(headers.get("authorization", "")):
+            fault = Fault(
+                401,
+                f"the {service.name} takes no request without one of its tokens; send `Authorization: Bearer TOKEN`",
+                code="invalid_api_key",
+            )
+            await self._refuse(fault, scope, receive, send, www_authenticate="Bearer", connection="close")
+            return None
         if service.status != "ready":
-            detail = f"the {service.name} is {service.status}; try again"
-            await JSONResponse({"detail": detail}, 503, headers={"Retry-After": "1"})(scope, receive, send)
-            return
+            await self._refuse(Fault(503, f"the {service.name} is {service.status}; try again"), scope, receive, send, retry_after="1")
+            return None
         too_large = f"the body is larger than {limit} bytes; send less at once"
-        length = Headers(scope=scope).get("content-length", "")
+        length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > limit:
-            await JSONResponse({"detail": too_large}, 413, headers={"Connection": "close"})(scope, receive, send)
-            return
+            await self._refuse(Fault(413, too_large), scope, receive, send, connection="close")
+            return None
         taken = 0
 
         async def counted() -> Message:
@@ -75,7 +104,10 @@ class Guard:
                 raise HTTPException(413, too_large)
             return message
 
-        await self._app(scope, counted, send)
+        if not service.follows_callers:
+            await self._app(scope, counted, send)
+            return None
+        return None if await while_connected(self._app, scope, counted, send) else GONE
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unknown")  # as declared: a path of the client's would make a series each

@@ -18,6 +18,7 @@ SECRETS = (  # variables whose values never reach a log
     "ROLECAST_COORDINATOR_TOKEN",
     "ROLECAST_KFP_TOKEN",
     "ROLECAST_RELEASE_KEY",
+    "ROLECAST_TOKEN",
 )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import time
+from contextlib import ExitStack
 from types import FrameType
 
 import uvicorn
@@ -13,6 +15,9 @@ from rolecast.errors import InputError
 from rolecast.service.app import Service
 from rolecast.service.logs import configure_logging
 from rolecast.service.settings import ServiceSettings
+
+ANY = "::"
+NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 
 
 class Server(uvicorn.Server):
@@ -46,15 +51,27 @@ class Server(uvicorn.Server):
 def serve(app: FastAPI, service: Service, settings: ServiceSettings) -> None:
     """Returns after a drained stop; raises what kept the service from starting."""
     configure_logging(settings.log_level)
-    with listening(settings.host, settings.port) as sock:
-        Server(app, service, settings.drain_seconds).run(sockets=[sock])
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(listening(settings.host, settings.port))]
+        if settings.metrics_port is not None:
+            sockets.append(stack.enter_context(listening(settings.host, settings.metrics_port, "--metrics-port")))
+            service.metrics_port = sockets[1].getsockname()[1]
+        Server(app, service, settings.drain_seconds).run(sockets=sockets)
     if service.failure is not None:
         raise service.failure
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """A socket bound to the address; port 0 takes a free one."""
+def listening(host: str, port: int, flag: str = "--port") -> socket.socket:
+    """A socket bound to the address; port 0 takes a free one. "::" takes IPv4 too, and is only that where there is no IPv6."""
     try:
+        if host == ANY:
+            try:
+                return socket.create_server((host, port), family=socket.AF_INET6, backlog=2048, dualstack_ipv6=True)
+            except (OSError, ValueError) as error:  # ValueError: this platform has no such sockets
+                if isinstance(error, OSError) and error.errno not in NO_IPV6:
+                    raise
+                host = "0.0.0.0"
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048)
     except OSError as error:
-        raise InputError(f"cannot listen on {host}:{port} ({error.strerror or error}); choose another --host or --port") from None
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        raise InputError(f"cannot listen on {place} ({error.strerror or error}); choose another --host or {flag}") from None

@@ -18,8 +18,12 @@ class ServiceSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    host: str = Field("0.0.0.0", description="Address to listen on.")
+    host: str = Field("::", description="Address to listen on; :: is all, of IPv6 and IPv4 where the machine has both.")
     port: int = Field(8080, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="Port of /metrics and /openapi.json; by default that of the other routes."
+    )
+    tokens_file: str = Field("", description="File of bearer tokens, one a line; without it everybody may ask.")
     max_body_bytes: int = Field(8 * 2**20, ge=1024, description="Larger requests are refused.")
     drain_seconds: float = Field(30.0, ge=0, description="How long what is in flight may take after SIGTERM.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Less than that is not logged.")

@@ -186,10 +186,10 @@ class Roller:
         return {"config": self.run.fingerprint, "stage": self.stage.name, "start": self.stage.start, "counts": counts}
 
     def _said(self, split: str) -> str:
-        c, method, place = self._totals(split), self.rollouts.method, self.run.location or self.run.path
+        c, method = self._totals(split), self.rollouts.method
         return (
             f"of {c['asked']} episodes {type(method).__name__}.prepare left out {c['left_out']}, {c['failed']} failed and {c['missing']} "
-            f"are missing; let it take more, or train {self.stage.start or 'a stage'} longer, and delete {place}/{self.stage.name}/{SHARDS}"
+            f"are missing; let it take more, or train {self.stage.start or 'a stage'} longer, and delete {self.run.place}/{self.stage.name}/{SHARDS}"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rolecast.agent.core import Agent
+from rolecast.agent.rewriter import rewriter as rewriting
 from rolecast.errors import InputError
 from rolecast.ports import Retriever
 from rolecast.rollout.engines.factory import make_engine
@@ -15,18 +16,24 @@ from rolecast.stages.run import Run, open_run
 from rolecast.stages.team import finished_team, prepare_torch
 
 
-def open_agent(location: Path | str, stage: str | None = None, retriever: Retriever | None = None) -> Agent:
+def open_agent(location: Path | str, stage: str | None = None, retriever: Retriever | None = None, rewriter: str = "") -> Agent:
     """`location`: a run's folder, or s3://bucket/prefix/NAME. `stage`: whose model answers; by default the last one that the run
-    has trained. Without a `retriever` the team searches the run's own index."""
+    has trained. Without a `retriever` the team searches the run's own index. `rewriter`: the slot that makes one question of several
+    turns."""
     run = open_run(location)
     c = run.config
     prepare_torch(c)
     of = find(c.schedule, _trained_stage(run, c.schedule, stage))
     method = c.method_in(of)
     team, speakers = finished_team(run, method, of)
+    if rewriter and rewriter not in speakers:
+        raise InputError(
+            f"{c.name} has no slot {rewriter!r} to rewrite with (--rewriter); its roles speak with {', '.join(sorted(speakers))}"
+        )
     renderer = Renderer(team.tokenizer, method.tags)
     engine = make_engine(c.engine, speakers, renderer, c.model.max_context)
-    return Agent(c.name, method, engine, retriever or open_retriever(run), renderer, c.model.max_context)
+    role = rewriting(rewriter) if rewriter else None
+    return Agent(c.name, method, engine, retriever or open_retriever(run), renderer, c.model.max_context, rewriter=role)
 
 
 def _trained_stage(run: Run, schedule: Schedule, stage: str | None) -> str:

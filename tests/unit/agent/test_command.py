@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from scripted import MENTOR, TableRetriever, passage
 
+from rolecast.agent.core import Asked
 from rolecast.agent.settings import AgentSettings
 from rolecast.cli import main
 from rolecast.config import ModelConfig, RunConfig
@@ -39,7 +40,7 @@ def test_flags_win_over_the_environment() -> None:
     environ = {"ROLECAST_RUN": "s3://bucket/runs/a", "ROLECAST_STAGE": "sft", "ROLECAST_MAX_LIVE": "3", "ROLECAST_RETRIEVER_URL": ""}
     settings = read_settings(AgentSettings, {"run": "runs/b", "stage": None}, environ)
     assert (settings.run, settings.stage, settings.max_live, settings.retriever_url) == ("runs/b", "sft", 3, "")
-    assert settings.host == "0.0.0.0"
+    assert settings.host == "::"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_a_run_in_a_bucket_is_served_with_what_it_needs_of_it(
         agent = open_agent(uri, retriever=retriever)
         assert agent.name == "tiny"
         await agent.start()
-        episodes = await asyncio.gather(agent.ask("Who?"), agent.ask("Where?"))
+        episodes = await asyncio.gather(agent.ask(Asked("Who?")), agent.ask(Asked("Where?")))
         await agent.stop()
         assert all(episode.retrieved == [MENTOR.sentence] and episode.actions for episode in episodes)
 

@@ -21,7 +21,7 @@ from teams import OneLine, opened
 from rolecast.agent import app as agent_app
 from rolecast.agent import chat
 from rolecast.agent.app import make_agent
-from rolecast.agent.core import Agent
+from rolecast.agent.core import Agent, Asked
 from rolecast.agent.episodes import Episodes
 from rolecast.agent.settings import AgentSettings
 from rolecast.ports import Retriever
@@ -30,6 +30,7 @@ from rolecast.retriever.index import build_index
 from rolecast.retriever.settings import RetrieverSettings
 from rolecast.rollout.render import Renderer
 from rolecast.service.app import Service
+from rolecast.service.errors import said
 from rolecast.service.server import Server, listening
 from rolecast.types import Trajectory
 from tests.live import serving
@@ -72,9 +73,9 @@ def test_so_many_are_played_so_many_wait_and_more_are_refused(engine: OneLine, p
         eventually(lambda: metric(url, "rolecast_agent_requests_waiting") == 3)
         assert metric(url, "rolecast_agent_requests_running") == 2
         for refused in (ask(url), ask(url, stream=True), httpx.post(f"{url}/v1/models/team:predict", json={"instances": ["Q?"]})):
-            assert refused.status_code == 503
+            assert refused.status_code == 429
             assert int(refused.headers["retry-after"]) >= 1
-            assert refused.json() == {"detail": "3 questions are waiting; try again"}
+            assert said(refused.json()) == "3 questions are waiting; try again"
         engine.gate.set()
         assert [reply.result().status_code for reply in asked] == [200] * 5
         eventually(lambda: metric(url, "rolecast_agent_requests_waiting") == 0)
@@ -89,7 +90,7 @@ def test_probes_and_refusals_do_not_wait_for_the_engine(engine: OneLine, pool: T
         eventually(lambda: engine.asked == 1)
         time.sleep(0.05)
         assert httpx.get(f"{url}/healthz", timeout=3).status_code == 200
-        assert httpx.post(f"{url}/v1/chat/completions", json=QUESTION, timeout=3).status_code == 503
+        assert httpx.post(f"{url}/v1/chat/completions", json=QUESTION, timeout=3).status_code == 429
         engine.step_gate.set()
         engine.gate.set()
         assert asked.result().status_code == 200
@@ -100,36 +101,60 @@ def test_of_many_instances_all_are_taken_or_none(engine: OneLine, pool: ThreadPo
         first = pool.submit(ask, url)
         eventually(lambda: engine.at_once == 1)
         refused = httpx.post(f"{url}/v1/models/team:predict", json={"instances": ["Q?"] * 3})
-        assert refused.status_code == 503
+        assert refused.status_code == 429
         assert metric(url, "rolecast_agent_requests_running") == 1
         engine.gate.set()
         assert first.result().status_code == 200
         assert len(httpx.post(f"{url}/v1/models/team:predict", json={"instances": ["Q?"] * 3}).json()["predictions"]) == 3
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_gives_its_place_back(engine: OneLine, stream: bool) -> None:
-    with serving(*make_agent(AgentSettings(run="r", max_live=1, max_waiting=0), opened(engine))) as url:
-        body = json.dumps({**QUESTION, "stream": stream}).encode()
+BODIES = {
+    "answer": ("/v1/chat/completions", QUESTION), "stream": ("/v1/chat/completions", {**QUESTION, "stream": True}),
+    "v1": ("/v1/models/team:predict", {"instances": ["Q?", "Q?"]}),
+    "v2": ("/v2/models/team/infer", {"inputs": [{"name": "question", "datatype": "BYTES", "shape": [2], "data": ["Q?", "Q?"]}]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BODIES)
+def test_a_client_that_goes_stops_its_questions_and_gives_their_places_back(engine: OneLine, kind: str) -> None:
+    with serving(*make_agent(AgentSettings(run="r", max_live=2, max_waiting=0), opened(engine))) as url:
+        path, sent = BODIES[kind]
+        body, asked = json.dumps(sent).encode(), 2 if kind in ("v1", "v2") else 1
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as connection:
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall(head.encode() + body)
-            eventually(lambda: engine.asked == 1)
-        eventually(lambda: metric(url, 'rolecast_agent_questions_total{status="cancelled"}') == 1)
-        assert engine.at_once == 0
+            eventually(lambda: engine.asked == asked)
+        eventually(lambda: metric(url, 'rolecast_agent_questions_total{status="cancelled"}') == asked)
+        eventually(lambda: engine.at_once == 0)
         engine.gate.set()
         assert ask(url).status_code == 200
+        gone = [line for line in httpx.get(f"{url}/metrics").text.splitlines() if "_total{" in line and 'status="499"' in line]
+        assert len(gone) == 1 or kind == "stream"  # a stream's status was sent before
+
+
+def test_a_long_question_is_refused_before_it_takes_the_teams_thread(engine: OneLine) -> None:
+    engine.gate.set()
+    with serving(*make_agent(AgentSettings(run="r", max_question_characters=1000), opened(engine))) as url:
+        long = "mentor " * 1_000_000
+        for path, body in (
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": long}]}),
+            ("/v1/models/team:predict", {"instances": ["Q?", long]}),
+        ):
+            reply = httpx.post(url + path, json=body, timeout=30)
+            assert (reply.status_code, said(reply.json())) == (400, "the question has 7000000 characters; send at most 1000")
+        assert engine.asked == 0
+        assert ask(url, messages=[{"role": "user", "content": "x" * 1000}]).status_code == 200
 
 
 def test_a_task_that_is_cancelled_before_it_runs_gives_its_place_back() -> None:
-    async def never(text: str) -> Trajectory:
+    async def never(asked: Asked) -> Trajectory:
         raise AssertionError
 
     async def run() -> None:
         episodes = Episodes(never, max_live=1, max_waiting=0, keep=1, registry=CollectorRegistry())
         for _ in range(2):
-            [task] = episodes.submit(["Q?"])
+            [task] = episodes.submit([Asked("Q?")])
             task.cancel()
             await asyncio.wait([task])
 
@@ -193,7 +218,7 @@ def test_questions_in_flight_and_waiting_finish_while_it_drains(engine: OneLine,
     service.drain()
     assert httpx.get(f"{url}/readyz").status_code == 503
     refused = ask(url)
-    assert (refused.status_code, refused.json()) == (503, {"detail": "the agent is draining; try again"})
+    assert (refused.status_code, said(refused.json())) == (503, "the agent is draining; try again")
     time.sleep(0.3)
     assert thread.is_alive()
     engine.gate.set()
@@ -210,7 +235,7 @@ def test_an_engine_that_fails_ends_the_server_and_its_questions(engine: OneLine)
     eventually(lambda: service.status == "ready")
     engine.broken = True
     reply = ask(url)
-    assert (reply.status_code, reply.json()) == (503, {"detail": "the engine failed while the team was answering"})
+    assert (reply.status_code, said(reply.json())) == (503, "the engine failed while the team was answering")
     thread.join(10)
     assert not thread.is_alive()
     assert str(service.failure) == "no such kernel"
@@ -281,7 +306,7 @@ def test_a_question_without_a_retriever_is_unavailable_not_an_error_of_ours(engi
         eventually(lambda: service.status == "ready")
     reply = ask(url)
     assert (reply.status_code, reply.headers["retry-after"]) == (503, "5")
-    assert f"retriever at http://127.0.0.1:{port} did not answer" in reply.json()["detail"]
+    assert f"retriever at http://127.0.0.1:{port} did not answer" in str(said(reply.json()))
     assert httpx.post(f"{url}/v1/models/team:predict", json={"instances": ["Q?"]}).status_code == 503
     [event] = [line for line in ask(url, stream=True).text.splitlines() if line]
     assert "did not answer" in json.loads(event.removeprefix("data: "))["error"]["message"]

@@ -35,7 +35,10 @@ def test_one_list_of_models_for_openai_and_kserve(url: str) -> None:
     listed = httpx.get(f"{url}/v1/models").json()
     assert listed["object"] == "list"
     assert [model["id"] for model in listed["data"]] == ["served"] == listed["models"]
-    assert httpx.get(f"{url}/v1/models/served").json() == {"name": "served", "ready": True}
+    one = httpx.get(f"{url}/v1/models/served").json()
+    assert one == {"id": "served", "object": "model", "created": 0, "owned_by": "rolecast", "name": "served", "ready": True}
+    missing = httpx.get(f"{url}/v1/models/other")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "application/json; charset=utf-8", "application/x-www-form-urlencoded"])
@@ -92,8 +95,8 @@ V1_FAULTS: list[tuple[str, bytes, int]] = [
     ("/v1/models/served:predict", b'{"instances": {"a": 1}}', 400),
     ("/v1/models/served:predict", b'{"instances": [1]}', 400),
     ("/v1/models/served:predict", b'{"instances": [{"text": "x"}]}', 400),
-    ("/v1/models/served:predict", b'{"instances": [" "]}', 422),
-    ("/v1/models/served:predict", json.dumps({"instances": ["x"] * 7}).encode(), 422),
+    ("/v1/models/served:predict", b'{"instances": [" "]}', 400),
+    ("/v1/models/served:predict", json.dumps({"instances": ["x"] * 7}).encode(), 400),
     ("/v1/models/other:predict", b'{"instances": ["x"]}', 404),
     ("/v1/models/served:explain", b'{"instances": ["x"]}', 501),
 ]
@@ -108,9 +111,9 @@ V2_INPUTS: list[tuple[dict[str, object], int]] = [
     ({"inputs": [tensor([], [0])]}, 400),
     ({"inputs": [tensor([["x"], ["y", "z"]], [2])]}, 400),
     ({"inputs": [tensor(["x"], [1])], "outputs": [{"name": "score"}]}, 400),
-    ({"inputs": [tensor(["x"], ["one"])]}, 422),  # type: ignore[list-item]
-    ({"inputs": [tensor([""], [1])]}, 422),
-    ({}, 422),
+    ({"inputs": [tensor(["x"], ["one"])]}, 400),  # type: ignore[list-item]
+    ({"inputs": [tensor([""], [1])]}, 400),
+    ({}, 400),
 ]
 V2_FAULTS = [("/v2/models/served/infer", json.dumps(body).encode(), status) for body, status in V2_INPUTS]
 OTHERS = [
@@ -124,8 +127,8 @@ OTHERS = [
 @pytest.mark.parametrize(("path", "body", "status"), [*V1_FAULTS, *V2_FAULTS, *OTHERS])
 def test_what_is_wrong_is_one_line(url: str, path: str, body: bytes, status: int) -> None:
     reply = httpx.post(url + path, content=body, headers={"content-type": "application/json"})
-    assert (reply.status_code, reply.json().keys()) == (status, {"detail"}), reply.text
-    assert "\n" not in reply.json()["detail"]
+    assert (reply.status_code, reply.json().keys()) == (status, {"error"}), reply.text
+    assert "\n" not in reply.json()["error"]
     assert httpx.get(f"{url}/v2/models/served/ready").json()["ready"]
 
 
@@ -139,7 +142,7 @@ def test_a_binary_request_that_cannot_be_read_is_the_clients_fault(url: str, len
 def test_half_a_surrogate_pair_is_refused_before_it_is_played(url: str) -> None:
     headers = {"content-type": "application/json; charset=utf-8"}
     reply = httpx.post(f"{url}/v1/models/served:predict", content=b'{"instances": ["\\ud800?"]}', headers=headers)
-    assert (reply.status_code, reply.json()["detail"]) == (422, "the question holds half of a surrogate pair; send whole characters")
+    assert (reply.status_code, reply.json()["error"]) == (400, "the question holds half of a surrogate pair; send whole characters")
 
 
 def test_without_kserve_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

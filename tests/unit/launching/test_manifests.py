@@ -203,6 +203,17 @@ def test_only_an_rl_job_has_a_coordinator_service(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_a_job_shows_services_the_token_of_a_secret(name: str) -> None:
+    def references(**changes: Any) -> list[Any]:
+        variables = [v for place in mappings(job(name, **changes)) for v in place.get("env", [])]
+        return [v["valueFrom"] for v in variables if v["name"] == "ROLECAST_TOKEN"]
+
+    assert {"secretKeyRef": {"name": "who", "key": "token"}} in references(auth_secret="who")
+    assert {"secretKeyRef": {"name": "who", "key": "token"}} in references(stage="sft", auth_secret="who")
+    assert not references()
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
 def test_a_stage_that_samples_takes_the_releases_key_from_a_secret(name: str) -> None:
     def references(**changes: Any) -> list[Any]:
         variables = [v for place in mappings(job(name, **changes)) for v in place.get("env", [])]
@@ -288,6 +299,19 @@ def test_k34_a_traffic_split_is_refused_with_the_way_to_do_it(key: str) -> None:
         render("predictor", **{key: 10})
 
 
+def test_an_agent_takes_and_shows_the_tokens_of_a_secret() -> None:
+    [service] = render("agent", auth_secret="who")
+    predictor = service["spec"]["predictor"]
+    [container] = predictor["containers"]
+    env = {variable["name"]: variable.get("value") for variable in container["env"]}
+    assert env["ROLECAST_TOKENS_FILE"] == "/etc/rolecast/auth/tokens"
+    assert env["ROLECAST_TOKEN_FILE"] == "/etc/rolecast/auth/token"
+    assert {"name": "auth", "mountPath": "/etc/rolecast/auth", "readOnly": True} in container["volumeMounts"]
+    [volume] = [volume for volume in predictor["volumes"] if volume["name"] == "auth"]
+    assert volume["secret"]["secretName"] == "who"
+    assert "auth" not in to_yaml(render("agent"))
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_k34_a_canary_is_a_second_service_that_shares_no_pod_with_the_first(name: str) -> None:
     (stable,), (canary,) = render(name), render(name, track="canary")
@@ -306,6 +330,7 @@ def test_k34_a_canary_is_a_second_service_that_shares_no_pod_with_the_first(name
         ("agent", {"stage": None}, "an agent needs stage: name the one whose team it serves"),
         ("agent", {"stage": "rl_"}, "stage: String should match"),
         ("predictor", {"stage": "rl"}, "stage is for kind agent"),
+        ("predictor", {"auth_secret": "who"}, "auth_secret is for kind agent"),
         ("agent", {"max_model_len": 10}, "max_model_len is for kind vllm"),
         ("agent", {"replicas": 2}, "exclude each other"),
         ("agent", {"scaling": {"prometheus": "http://p", "min_replicas": 2, "max_replicas": 2}}, "max_replicas must exceed"),

@@ -23,7 +23,7 @@ from rolecast.errors import ArtifactError, InputError
 from rolecast.retriever import dense
 from rolecast.retriever.app import make_retriever
 from rolecast.retriever.client import HttpRetriever
-from rolecast.retriever.index import build_index
+from rolecast.retriever.index import LocalRetriever, build_index
 from rolecast.retriever.settings import RetrieverSettings
 from rolecast.store.uri import open_store
 from rolecast.types import Passage
@@ -136,14 +136,40 @@ def test_embeddings_have_openais_shape(tmp_path: Path, monkeypatch: pytest.Monke
 )
 def test_what_cannot_be_answered_is_refused(url: str, path: str, body: object) -> None:
     reply = httpx.post(url + path, json=body)
-    assert reply.status_code == 422
-    assert isinstance(reply.json()["detail"], str)
+    assert reply.status_code == 400
+    assert reply.json().keys() == ({"error"} if path.startswith("/v1/") else {"detail"})
+
+
+def test_a_request_is_bounded_in_characters_and_passages(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    search = LocalRetriever.search
+
+    async def noted(self: LocalRetriever, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        asked.extend(queries)
+        return await search(self, queries, k)
+
+    monkeypatch.setattr(LocalRetriever, "search", noted)
+    settings = RetrieverSettings(index=str(index), topk=2, max_text_characters=10, max_results=6)
+    with serving(*make_retriever(settings)) as url:
+        for path, body, said in (
+            ("/retrieve", {"queries": ["dog", "x" * 11]}, "a text has 11 characters; send at most 10 in each"),
+            ("/search", {"questions": ["x" * 11]}, "a text has 11 characters"),
+            ("/retrieve", {"queries": ["dog"] * 4}, "4 queries × k = 2 are more than 6 passages at once"),
+            ("/search", {"questions": ["dog"] * 3, "N": 3}, "3 queries × k = 3 are more than 6"),
+        ):
+            reply = httpx.post(url + path, json=body)
+            assert (reply.status_code, said in reply.json()["detail"]) == (400, True)
+        embedded = httpx.post(f"{url}/v1/embeddings", json={"input": "x" * 11})
+        assert (embedded.status_code, "11 characters" in embedded.json()["error"]["message"]) == (400, True)
+        assert asked == []
+        assert len(post(url, "/retrieve", {"queries": ["dog"] * 3})["result"]) == 3
+        assert len(post(url, "/retrieve", {"queries": ["x" * 10]})["result"]) == 1
 
 
 def test_half_a_surrogate_pair_is_refused(url: str) -> None:
     for path, key in (("/retrieve", "queries"), ("/fetch", "ids"), ("/v1/embeddings", "input")):
         reply = httpx.post(url + path, content=f'{{"{key}": ["\\ud800"]}}', headers={"content-type": "application/json"})
-        assert reply.status_code == 422, reply.text
+        assert reply.status_code == 400, reply.text
 
 
 def test_metrics_count_queries_and_batches(index: Path) -> None:

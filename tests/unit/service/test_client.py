@@ -81,7 +81,7 @@ def test_what_may_pass_is_tried_again(server: tuple[str, Script], status: int) -
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(400, RolecastError), (401, RolecastError), (404, NoSuchRoute), (405, NoSuchRoute), (413, RolecastError), (422, InputError)],
+    [(400, InputError), (401, RolecastError), (404, NoSuchRoute), (405, NoSuchRoute), (413, RolecastError), (422, InputError)],
 )
 def test_a_refusal_is_final(server: tuple[str, Script], status: int, error: type[RolecastError]) -> None:
     clock = Clock()
@@ -217,3 +217,29 @@ def test_an_outage_costs_its_patience_once(server: tuple[str, Script]) -> None:
     with pytest.raises(NoAnswer):
         asyncio.run(client.post("/x", {}))
     assert clock.now > before + 40
+
+
+def test_only_the_way_to_a_part_outside_leads_through_a_proxy(server: tuple[str, Script], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    assert ask(server, Clock(), OK) == {"ok": 1}
+    with pytest.raises(NoAnswer, match="ConnectError"):
+        ask(server, Clock(), OK, outside=True, patience=0.0)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"detail": "why"}', '{"error": "why"}', '{"error": {"message": "why", "type": "t", "param": null, "code": null}}', "why"]
+)
+def test_why_is_read_in_every_shape(server: tuple[str, Script], text: str) -> None:
+    with pytest.raises(InputError, match=r"^why$"):
+        ask(server, Clock(), reply(400, text))
+
+
+def test_a_part_outside_is_named_where_it_refuses(server: tuple[str, Script]) -> None:
+    with pytest.raises(RolecastError, match="refused POST /x: 400 why"):
+        ask(server, Clock(), reply(400), outside=True)
+    with pytest.raises(RolecastError) as raised:
+        ask(server, Clock(), reply(401), outside=True)
+    assert "ROLECAST_TOKEN" not in str(raised.value)

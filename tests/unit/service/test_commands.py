@@ -123,3 +123,13 @@ for name in ("torch", "transformers", "faiss", "sentence_transformers", "kserve"
 import rolecast.judge.app, rolecast.retriever.app, rolecast.service.server, rolecast.store.s3
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)
+
+
+def test_clients_need_no_servers_packages() -> None:
+    code = """
+import sys
+for name in ("fastapi", "starlette", "uvicorn", "prometheus_client"):
+    sys.modules[name] = None
+import rolecast.judge.client, rolecast.retriever.client, rolecast.launching.render
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -23,9 +24,11 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from rolecast.errors import ArtifactError, InputError, RolecastError
+from rolecast.service import server as server_module
 from rolecast.service.app import Service, make_app
 from rolecast.service.errors import Overloaded
-from rolecast.service.server import Server, listening
+from rolecast.service.server import Server, listening, serve
+from rolecast.service.settings import ServiceSettings
 from tests.live import serving
 
 
@@ -91,10 +94,10 @@ def test_probes_answer_and_work_is_done(url: str) -> None:
 @pytest.mark.parametrize(
     ("path", "status", "detail"),
     [
-        ("/fails/input", 422, "k is too large; lower k"),
+        ("/fails/input", 400, "k is too large; lower k"),
         ("/fails/named", 500, "x is damaged"),
         ("/fails/bug", 500, "internal error: KeyError"),
-        ("/fails/full", 503, "later"),
+        ("/fails/full", 429, "later"),
         ("/nowhere", 404, "Not Found"),
     ],
 )
@@ -106,7 +109,7 @@ def test_errors_are_one_detail(url: str, path: str, status: int, detail: str) ->
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"text": 1}', b"{}", b'"\xff"'])
 def test_a_malformed_body_is_refused_without_an_echo_of_it(url: str, body: bytes) -> None:
     reply = httpx.post(f"{url}/echo", content=body, headers={"content-type": "application/json"})
-    assert reply.status_code in (400, 422)
+    assert reply.status_code == 400
     assert isinstance(reply.json()["detail"], str)
     assert "input" not in reply.json()
 
@@ -271,3 +274,90 @@ def test_what_takes_too_long_is_cut_off(process: tuple[subprocess.Popen[str], st
     assert time.monotonic() - begun < 8
     thread.join()
     assert got != ['{"done":"yes"}']
+
+
+def test_all_addresses_are_those_of_both_stacks() -> None:
+    app, service = make()
+    with listening("::", 0) as sock:
+        port = sock.getsockname()[1]
+        thread = threading.Thread(target=Server(app, service, 5.0).run, args=([sock],), daemon=True)
+        thread.start()
+        assert eventually(lambda: _status(f"http://127.0.0.1:{port}/readyz") == 200)
+        assert sock.family == socket.AF_INET or _status(f"http://[::1]:{port}/readyz") == 200
+        service.drain()
+        thread.join(10)
+
+
+@pytest.mark.parametrize(
+    "fault", [OSError(errno.EADDRNOTAVAIL, "no such address"), OSError(errno.EAFNOSUPPORT, "none"), ValueError("none")]
+)
+def test_without_ipv6_it_listens_on_ipv4(fault: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = socket.create_server
+
+    def only_ipv4(*arguments: Any, **options: Any) -> socket.socket:
+        if options["family"] == socket.AF_INET6:
+            raise fault
+        return create(*arguments, **options)
+
+    monkeypatch.setattr(socket, "create_server", only_ipv4)
+    with listening("::", 0) as sock:
+        assert sock.getsockname()[0] == "0.0.0.0"
+    with pytest.raises((InputError, ValueError)):
+        listening("::1", 0)
+
+
+def test_a_port_that_is_taken_is_taken_on_either_stack() -> None:
+    with listening("::", 0) as sock, pytest.raises(InputError, match=r"cannot listen on \[::\]:"):
+        listening("::", sock.getsockname()[1])
+
+
+def test_metrics_and_schema_may_have_a_port_of_their_own() -> None:
+    app, service = make()
+    with listening("127.0.0.1", 0) as sock, listening("127.0.0.1", 0) as other:
+        service.metrics_port = other.getsockname()[1]
+        thread = threading.Thread(target=Server(app, service, 5.0).run, args=([sock, other],), daemon=True)
+        thread.start()
+        requests, metrics = (f"http://127.0.0.1:{s.getsockname()[1]}" for s in (sock, other))
+        assert eventually(lambda: _status(f"{requests}/readyz") == 200)
+        paths = ("/healthz", "/metrics", "/openapi.json")
+        assert [_status(requests + path) for path in paths] == [200, 404, 404]
+        assert [_status(metrics + path) for path in paths] == [200, 200, 200]
+        posted = [httpx.post(f"{url}/echo", json={"text": "ü"}).status_code for url in (requests, metrics)]
+        assert posted == [200, 404]
+        service.drain()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_the_metrics_port_is_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(server_module, "configure_logging", lambda level: None)
+    monkeypatch.setattr(Server, "run", lambda self, sockets: seen.extend(sock.getsockname()[1] for sock in sockets))
+    app, service = make()
+    serve(app, service, ServiceSettings(host="127.0.0.1", port=0, metrics_port=0))
+    assert len(set(seen)) == 2
+    assert service.metrics_port == seen[1]
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_what_a_request_started_ends_with_its_caller_where_that_is_asked_for(follows: bool) -> None:
+    ended: list[str] = []
+    app, service = make()
+    service.follows_callers = follows
+
+    @app.post("/long")
+    async def long(body: Body) -> None:
+        try:
+            await anyio.sleep(1.0)
+            ended.append("done")
+        except BaseException:
+            ended.append("cancelled")
+            raise
+
+    with serving(app, service) as url:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/long", json={"text": ""}, timeout=0.2)
+        assert eventually(lambda: bool(ended), 5)
+        assert ended == ["cancelled" if follows else "done"]
+        assert eventually(lambda: ('status="499"' in httpx.get(f"{url}/metrics").text) is follows)
+        assert httpx.post(f"{url}/echo", json={"text": "ü"}).json() == {"text": "ü"}

@@ -25,6 +25,7 @@ from rolecast.stages import rollout as rollout_stage
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.rollout import rollout
 from rolecast.stages.run import Run
+from rolecast.stages.segments import segments_of
 from rolecast.stages.stopping import Stopping
 from rolecast.stages.team import load_questions, require_questions
 from rolecast.stages.train import train
@@ -141,6 +142,8 @@ def test_the_artifact_counts_what_became_of_the_episodes(tmp_path: Path, played:
             "dev": {"asked": 3, "prepared": 3, "left_out": 0, "failed": 0, "missing": 0, "tokens": 0},
         },
     }  # fmt: skip
+    [segment] = segments_of(run, "plans")
+    assert (segment["step"], segment["environment"]["retriever"]) == (0, "here")
     rows = read_metrics(run.stage("plans"))
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
     assert [row.get("train/prepared") for row in rows] == [0.5, 0.25, 0.5, None, None]

@@ -1,4 +1,4 @@
-{{/* A part's Deployment. Takes `root`, `args` (of the image's entrypoint), `s3` (needs credentials) and `env` (as YAML). */}}
+{{/* A part's Deployment. Takes `root`, `args` (of the image's entrypoint), `s3` (needs credentials), `auth` (keys of the Secret of tokens) and `env` (as YAML). */}}
 {{- define "common.deployment" -}}
 {{- $root := .root -}}
 {{- $values := $root.Values -}}
@@ -64,6 +64,7 @@ spec:
             {{- if .s3 }}
             {{- include "common.s3Credentials" $root | trim | nindent 12 }}
             {{- end }}
+            {{- include "common.authEnv" . | trim | nindent 12 }}
             {{- with .env }}
             {{- . | trim | nindent 12 }}
             {{- end }}
@@ -86,6 +87,8 @@ spec:
             {{- include "common.containerSecurity" $root | nindent 12 }}
           volumeMounts:
             {{- include "common.mounts" $root | nindent 12 }}
+            {{- include "common.authMount" . | trim | nindent 12 }}
       volumes:
         {{- include "common.volumes" $root | nindent 8 }}
+        {{- include "common.authVolume" . | trim | nindent 8 }}
 {{- end }}

@@ -95,7 +95,7 @@ spec:
 {{- end }}
 {{- end }}
 
-{{/* A pod for `helm test` that runs `script` (Python, standard library only) in the part's own image. */}}
+{{/* A pod for `helm test` that runs `script` (Python, standard library only) in the part's own image, which finds a token in ROLECAST_TOKEN. */}}
 {{- define "common.test" -}}
 {{- $root := .root -}}
 apiVersion: v1
@@ -120,6 +120,14 @@ spec:
         - |
           {{- .script | trim | nindent 10 }}
         - http://{{ include "common.name" $root }}:8080
+      {{- with $root.Values.global.auth.existingSecret }}
+      env:
+        - name: ROLECAST_TOKEN
+          valueFrom:
+            secretKeyRef:
+              name: {{ . }}
+              key: token
+      {{- end }}
       resources:
         requests: {cpu: 50m, memory: 64Mi}
         limits: {cpu: 500m, memory: 256Mi}

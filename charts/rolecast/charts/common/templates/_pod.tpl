@@ -86,3 +86,35 @@ readinessProbe:
   mountPath: /dev/shm
 {{- end }}
 {{- end }}
+
+{{/* Tokens are mounted, not put into the environment: files follow the Secret, so tokens change without a restart. */}}
+{{- define "common.authEnv" -}}
+{{- if and .root.Values.global.auth.existingSecret .auth }}
+{{- $variables := dict "tokens" "ROLECAST_TOKENS_FILE" "token" "ROLECAST_TOKEN_FILE" }}
+{{- range .auth }}
+- name: {{ get $variables . }}
+  value: /etc/rolecast/auth/{{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "common.authMount" -}}
+{{- if and .root.Values.global.auth.existingSecret .auth }}
+- name: auth
+  mountPath: /etc/rolecast/auth
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "common.authVolume" -}}
+{{- if and .root.Values.global.auth.existingSecret .auth }}
+- name: auth
+  secret:
+    secretName: {{ .root.Values.global.auth.existingSecret }}
+    defaultMode: 0440
+    items:
+      {{- range .auth }}
+      - {key: {{ . }}, path: {{ . }}}
+      {{- end }}
+{{- end }}
+{{- end }}

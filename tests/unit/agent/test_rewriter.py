@@ -1,0 +1,125 @@
+"""Several user turns: made one question by a role of its own, where the service is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from scripted import TableRetriever
+from teams import OneLine
+
+from rolecast.agent.app import make_agent
+from rolecast.agent.core import Agent
+from rolecast.agent.rewriter import rewriter
+from rolecast.agent.settings import AgentSettings
+from rolecast.config import ModelConfig, RunConfig
+from rolecast.errors import InputError
+from rolecast.methods.direct import Direct, DirectConfig
+from rolecast.ports import Completion, GenerateRequest
+from rolecast.rollout.render import Renderer
+from rolecast.stages.run import create
+from rolecast.stages.serve import open_agent
+from rolecast.store.artifact import writing
+from rolecast.tags import tagged
+from tests.live import serving
+from tests.tiny import TOKENIZER, tiny_model
+
+TURNS = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Who is the mentor of Brol Tan?"},
+    {"role": "assistant", "content": "Vrek Stom"},
+    {"role": "user", "content": [{"type": "text", "text": "And who employs him?"}]},
+]
+REWRITTEN = "Who employs Vrek Stom?"
+
+
+@dataclass
+class Rewriting(OneLine):
+    """Says `question` to the rewriter and `line` to the others."""
+
+    question: str = tagged("question", REWRITTEN)
+    requests: list[GenerateRequest] = field(default_factory=list)
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        self.requests.append(request)
+        completion = await super().generate(request)
+        if request.stop != ("</question>",):
+            return completion
+        ids = self.renderer.encode(self.question)
+        return Completion(ids, (-0.5,) * len(ids), self.renderer.decode(ids), "stop")
+
+
+@pytest.fixture
+def engine(renderer: Renderer) -> Rewriting:
+    engine = Rewriting(renderer)
+    engine.gate.set()
+    return engine
+
+
+@pytest.fixture
+def url(engine: Rewriting) -> Iterator[str]:
+    method = Direct(DirectConfig(prompts="compact"))
+    agent = Agent("team", method, engine, TableRetriever([]), engine.renderer, 512, rewriter=rewriter("shared"))
+    settings = AgentSettings(run="r", rewriter="shared", max_question_characters=300)
+    with serving(*make_agent(settings, lambda settings, retriever: agent)) as url:
+        yield url
+
+
+def ask(url: str, messages: list[Any], **more: Any) -> httpx.Response:
+    return httpx.post(f"{url}/v1/chat/completions", json={"messages": messages, **more})
+
+
+def test_a_conversation_becomes_one_question(url: str, engine: Rewriting) -> None:
+    reply = ask(url, TURNS, seed=7, temperature=0.5).json()
+    told = reply["rolecast"]
+    assert reply["choices"][0]["message"]["content"] == "Kel Dax"
+    assert (told["trace"]["question"], told["unread"]) == (REWRITTEN, [])
+    assert [thread["role"] for thread in told["trace"]["threads"]] == ["rewriter", "answerer"]
+    read = engine.renderer.decode(engine.requests[0].ids)
+    for turn in ("system: Be brief.", "user: Who is the mentor of Brol Tan?", "assistant: Vrek Stom", "user: And who employs him?"):
+        assert turn in read
+    answering = engine.renderer.decode(engine.requests[1].ids)
+    assert REWRITTEN in answering
+    assert "And who employs him" not in answering
+    assert {request.sampling.temperature for request in engine.requests} == {0.5}
+    assert len({request.seed for request in engine.requests}) == 2
+    seeds = [request.seed for request in engine.requests]
+    ask(url, TURNS, seed=7, temperature=0.5)
+    assert [request.seed for request in engine.requests[2:]] == seeds
+
+
+def test_one_turn_stays_as_it_is(url: str, engine: Rewriting) -> None:
+    told = ask(url, TURNS[:3]).json()["rolecast"]
+    assert (told["trace"]["question"], told["unread"]) == ("Who is the mentor of Brol Tan?", [0, 2])
+    assert len(engine.requests) == 1
+
+
+def test_a_rewriter_that_gives_no_question_ends_as_a_format(url: str, engine: Rewriting) -> None:
+    engine.question = "Kel Dax employs him."
+    choice = ask(url, TURNS).json()["choices"][0]
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("format", None)
+    assert len(engine.requests) == 1
+    assert ask(url, TURNS[:3]).json()["choices"][0]["message"]["content"] == "Kel Dax"
+
+
+def test_all_turns_count_as_the_question(url: str, engine: Rewriting) -> None:
+    long = [TURNS[1], {"role": "assistant", "content": "x" * 300}, TURNS[3]]
+    refused = ask(url, long)
+    assert (refused.status_code, engine.requests) == (400, [])
+    assert "characters; send at most 300" in refused.json()["error"]["message"]
+
+
+def test_the_slot_must_be_one_that_the_team_speaks_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = create(tmp_path / "run", RunConfig(name="tiny", method=DirectConfig(max_tokens=4), model=ModelConfig(max_context=512)))
+    with writing(run.model("sft"), "model", {}) as partial:
+        tiny_model().save_pretrained(partial)
+        TOKENIZER.save_pretrained(partial)
+    with pytest.raises(InputError, match=r"tiny has no slot 'external:x' to rewrite with \(--rewriter\); its roles speak with shared"):
+        open_agent(run.path, retriever=TableRetriever([]), rewriter="external:x")
+    agent = open_agent(run.path, retriever=TableRetriever([]), rewriter="shared")
+    assert agent.rewriter is not None
+    assert agent.rewriter.slot == "shared"
