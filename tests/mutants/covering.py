@@ -31,6 +31,7 @@ COVERING: dict[str, tuple[str, ...]] = {
         "contract/test_run_in_store.py",
     ),
     "stages/environment.py": ("unit/stages/test_environment.py", "unit/stages/test_report_controls.py"),
+    "stages/services.py": ("unit/stages/test_environment.py",),
     "stages/segments.py": ("unit/stages/test_segments.py", "unit/stages/test_trainer.py"),
     "stages/inputs.py": ("unit/stages/test_inputs.py",),
     "rollout/remote.py": ("unit/rollout/test_remote.py", "unit/stages/test_publish.py"),

@@ -86,13 +86,15 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("a config changes under a process", "        _hold(lock, run.path)  # a process", "        pass  # a process"),
     ],
     "stages/environment.py": [
-        ("a service of another index taken", "if str(found) != str(wanted):", "if False:"),
-        ("another judge taken", "if found != judge_of(run.config):", "if False:"),
         ("variables ignored", "return os.environ.get(variable) or configured or \"\"", "return configured or \"\""),
         ("the config's addresses ignored", "return os.environ.get(variable) or configured or \"\"", "return os.environ.get(variable) or \"\""),
         ("prompts of a judge not compared", ".of(make_method(config.method).asks())", ".of([])"),
         ("credentials recorded", 'parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if parts.netloc else url', "url"),
         ("overrides not recorded", "if os.environ.get(name)}", "if False}"),
+    ],
+    "stages/services.py": [
+        ("a service of another index taken", "if str(found) != str(wanted):", "if False:"),
+        ("another judge taken", "if found != judge_of(run.config):", "if False:"),
         ("a shared index ignored", "    if c.index:\n        folder", "    if False:\n        folder"),
         ("a model without a service judged by words", "if c.model != LEXICAL.model:", "if False:"),
     ],

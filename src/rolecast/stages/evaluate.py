@@ -14,9 +14,10 @@ from rolecast.rollout.collect import Collector, Episode
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find_trained
-from rolecast.stages.environment import environment_of, open_judge, open_retriever
+from rolecast.stages.environment import environment_of
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
+from rolecast.stages.services import open_judge, open_retriever
 from rolecast.stages.team import finished_team, load_questions, prepare_torch, require_model
 from rolecast.store.artifact import writing
 from rolecast.types import Version

@@ -23,8 +23,9 @@ from rolecast.rollout.remote import handshake_of
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.rollouts import LocalTeam, Rollouts
 from rolecast.rollout.worker import Worker
-from rolecast.stages.environment import environment_of, open_judge, open_retriever
+from rolecast.stages.environment import environment_of
 from rolecast.stages.run import Run
+from rolecast.stages.services import open_judge, open_retriever
 from rolecast.stages.team import first_model, training_team
 from rolecast.store.artifact import writing
 from rolecast.types import Stage, Version

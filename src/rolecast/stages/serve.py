@@ -11,8 +11,8 @@ from rolecast.ports import Retriever
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import Schedule, find, trained
-from rolecast.stages.environment import open_retriever
 from rolecast.stages.run import Run, open_run
+from rolecast.stages.services import open_retriever
 from rolecast.stages.team import finished_team, prepare_torch
 
 

@@ -20,9 +20,10 @@ from rolecast.retriever.app import make_retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever, build_index
 from rolecast.retriever.settings import RetrieverSettings
-from rolecast.stages.environment import environment_of, index_of, judge_of, open_judge, open_retriever
+from rolecast.stages.environment import environment_of, index_of, judge_of
 from rolecast.stages.index import index
 from rolecast.stages.run import Run, create
+from rolecast.stages.services import open_judge, open_retriever
 from rolecast.store.artifact import MANIFEST, digest_of
 from rolecast.types import Passage
 from tests.live import serving
