@@ -9,6 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
+from rolecast.threads import prepare_threads
+
 PARENT = "ROLECAST_DIE_WITH_PARENT"  # the parent's pid, for a child that is to end with it
 
 
@@ -30,7 +32,9 @@ def _lives(pid: int) -> bool:
 
 
 def prepare_process() -> None:
-    """Log lines of one form, and libraries that stay quiet about themselves."""
+    """Log lines of one form, threads that wait passively, and libraries that stay quiet about themselves. To be called before torch
+    is imported."""
+    prepare_threads()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

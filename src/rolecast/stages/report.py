@@ -14,7 +14,7 @@ from rolecast.evaluation.report import render_report
 from rolecast.schedule import Schedule, keys_of
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.run import Run, seconds
-from rolecast.store.artifact import write_text
+from rolecast.store.artifact import provenance, write_text
 
 
 def report(run: Run) -> Path:
@@ -29,6 +29,7 @@ def report(run: Run) -> Path:
         "stages": results,
         "controls": {**{f"gold_recall_{stage}": result["gold_recall"] for stage, result in results.items()}, **_controls(schedule, curves)},
         "seconds": seconds(run),
+        "threads": {stage: made.get("threads") for stage in stages if (made := provenance(run.model(stage)))},
         "report": "report.html",
     }
     traces = {stage: json.loads((run.evaluation(stage) / "traces.json").read_text()) for stage in results}

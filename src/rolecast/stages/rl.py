@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import torch
+
 from rolecast.config import RlConfig
 from rolecast.errors import CollapseError, Interrupted, RolecastError
 from rolecast.evaluation import tasks
@@ -52,7 +54,8 @@ def rl(run: Run, stage: Stage, ranks: Ranks) -> None:
         trainer.train()
         if ranks.first:
             run.has(trainer.best)  # after a resume it may be in the store alone
-            with writing(run.model(stage.name), "model", {"config": run.config.fingerprint, **trainer.progress.best}) as partial:
+            made = {"config": run.config.fingerprint, "threads": torch.get_num_threads(), **trainer.progress.best}
+            with writing(run.model(stage.name), "model", made) as partial:
                 write_model(run, stage, trainer.best, partial)
             run.publish(run.model(stage.name))
         ranks.barrier()

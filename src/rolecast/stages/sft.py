@@ -6,6 +6,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from rolecast.config import RunConfig, SftConfig
 from rolecast.errors import Interrupted
 from rolecast.learner.learner import Learner, make_learner
@@ -78,7 +80,7 @@ def _finish(run: Run, stage: Stage, learner: Learner, folder: Path) -> None:
     if learner.ranks.first:
         trained = folder / "trained"
         learner.team.save(learner.slots, trained, weights)
-        with writing(run.model(stage.name), "model", {"config": run.config.fingerprint, "stage": stage.name}) as partial:
+        with writing(run.model(stage.name), "model", {"config": run.config.fingerprint, "stage": stage.name, "threads": torch.get_num_threads()}) as partial:
             write_model(run, stage, trained, partial)
         shutil.rmtree(trained)
         run.record(folder / "metrics.jsonl")

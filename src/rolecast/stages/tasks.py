@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from rolecast.errors import InputError, RolecastError
+from rolecast.processes import prepare_process
 
 if TYPE_CHECKING:
     from rolecast.stages.run import Run
@@ -21,10 +22,11 @@ P = ParamSpec("P")
 
 
 def _step(stage: Callable[P, str]) -> Callable[P, str]:
-    """A named failure is one line in the step's log, not a traceback."""
+    """A step's process is prepared as a command's is; a named failure is one line in its log, not a traceback."""
 
     @functools.wraps(stage)
     def run(*args: P.args, **kwargs: P.kwargs) -> str:
+        prepare_process()
         try:
             return stage(*args, **kwargs)
         except RolecastError as error:

@@ -98,6 +98,11 @@ def committed(path: Path) -> bool:
     return (path / MANIFEST).is_file()
 
 
+def provenance(path: Path) -> dict[str, Any]:
+    """What the artifact says of how it was made; nothing where there is none. Its files are not looked at."""
+    return dict(parse_manifest((path / MANIFEST).read_bytes(), str(path)).get("provenance") or {}) if committed(path) else {}
+
+
 def verify(path: Path, kind: str) -> dict[str, Any]:
     """The manifest, after every file's size and hash were compared with it."""
     if not committed(path):
