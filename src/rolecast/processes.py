@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rolecast.threads import prepare_threads
 
+ERROR = "rolecast: "  # begins the one line that a process ends with
 PARENT = "ROLECAST_DIE_WITH_PARENT"  # the parent's pid, for a child that is to end with it
 
 
@@ -29,6 +30,10 @@ def _lives(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in "ZX"
+
+
+def say_error(message: str) -> None:
+    print(f"{ERROR}{' '.join(message.split())}", file=sys.stderr, flush=True)
 
 
 def prepare_process() -> None:

@@ -13,10 +13,13 @@ from rolecast.stages.run import Run, open_run, prepare
 app = typer.Typer(help="Make runs.")
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="The run: a folder, or s3://bucket/prefix/NAME.")]
 ConfigPath = Annotated[Path | None, typer.Option("--config", help="YAML; needed when the run is new.")]
+Procs = Annotated[
+    int | None, typer.Option("--procs", min=1, metavar="N", help="Processes that train together on this machine, one for each GPU.")
+]
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override of the config, as often as you like.")]
 
 
-def opened(path: str, config: Path | None, overrides: list[str] | None, stage: str | None = None) -> Run:
+def opened(path: str, config: Path | None, overrides: list[str] | None, stage: str | None = None, procs: int | None = None) -> Run:
     """The run at `path` with its world and index, created from `config` if given. `stage`: one that its schedule must have."""
     from rolecast.config import load_config
     from rolecast.errors import InputError
@@ -52,23 +55,28 @@ def create_run(
 def train(
     run: RunPath,
     stage: Annotated[str, typer.Argument(metavar="STAGE", help="Of the method's schedule, for instance sft or rl.")],
+    procs: Procs = None,
     config: ConfigPath = None,
     overrides: Overrides = None,
 ) -> None:
-    """Train one stage of a run, or go on from its newest checkpoint."""
+    """Train one stage of a run, or go on from its newest checkpoint. `--procs N` trains on N GPUs of this machine."""
+    from rolecast.launching.local import train_here
     from rolecast.stages.train import train as train_stage
 
-    print(train_stage(opened(run, config, overrides, stage), stage))
+    made = opened(run, config, overrides, stage, procs)
+    if procs is not None:
+        train_here(run, stage, procs)
+    print(made.model(stage) if procs is not None else train_stage(made, stage))
 
 
-def sft(run: RunPath, config: ConfigPath = None, overrides: Overrides = None) -> None:
+def sft(run: RunPath, procs: Procs = None, config: ConfigPath = None, overrides: Overrides = None) -> None:
     """Short for `rolecast train RUN sft`: supervised fine-tuning on a scripted teacher."""
-    train(run, "sft", config, overrides)
+    train(run, "sft", procs, config, overrides)
 
 
-def rl(run: RunPath, config: ConfigPath = None, overrides: Overrides = None) -> None:
+def rl(run: RunPath, procs: Procs = None, config: ConfigPath = None, overrides: Overrides = None) -> None:
     """Short for `rolecast train RUN rl`: reinforcement learning from the SFT model."""
-    train(run, "rl", config, overrides)
+    train(run, "rl", procs, config, overrides)
 
 
 def evaluate(

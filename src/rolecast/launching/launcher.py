@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import Literal, NoReturn, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 from rolecast.errors import InputError
 from rolecast.launching.spec import TrainingJobSpec
@@ -49,28 +44,6 @@ def make_launcher(name: str) -> Launcher:
 
         return KubernetesLauncher(connect(), KINDS[name])
     raise InputError(f"no launcher {name!r}; there are {', '.join(get_args(LauncherName))}")
-
-
-class Terminated(SystemExit):
-    """SIGTERM: the step that waits for the job is being stopped."""
-
-
-@contextmanager
-def sigterm_raises() -> Iterator[None]:
-    """Python runs signal handlers in the main thread only; elsewhere nothing can be done."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def terminate(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the deletion must not be interrupted by impatience
-        raise Terminated(128 + number)
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def say(line: str) -> None:

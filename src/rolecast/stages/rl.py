@@ -36,7 +36,7 @@ from rolecast.stages.progress import Progress
 from rolecast.stages.publish import Publisher, open_publisher
 from rolecast.stages.run import Run
 from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled, valid_share
-from rolecast.stages.stopping import stopping
+from rolecast.stages.stopping import Stopping, stopping
 from rolecast.stages.team import load_questions, training_team, write_model
 from rolecast.store.artifact import write_text, writing
 from rolecast.types import Example, Objective, Question, Stage, Thread, Trajectory, Unit
@@ -51,7 +51,8 @@ def rl(run: Run, stage: Stage, ranks: Ranks) -> None:
     """Trains from the stage's start, or goes on from the newest checkpoint; the best model on dev is the stage's."""
     with ExitStack() as stack:
         trainer = Trainer.open(run, stage, ranks, stack)
-        trainer.train()
+        stop = stack.enter_context(stopping(ranks))
+        trainer.train(stop)
         if ranks.first:
             run.has(trainer.best)  # after a resume it may be in the store alone
             made = {"config": run.config.fingerprint, "threads": torch.get_num_threads(), **trainer.progress.best}
@@ -59,6 +60,7 @@ def rl(run: Run, stage: Stage, ranks: Ranks) -> None:
                 write_model(run, stage, trainer.best, partial)
             run.publish(run.model(stage.name))
         ranks.barrier()
+        stop.leave(f"told to end: {stage.name} is done")
 
 
 def anchored(objectives: Sequence[Objective], kl: float | None) -> list[Objective]:
@@ -138,7 +140,7 @@ class Trainer:
         dev = load_questions(run, "dev")[: c.dev] if ranks.first else []
         return cls(run, stage, learner, sampler, publisher, dev, resumed.step if resumed else 0, state)
 
-    def train(self) -> None:
+    def train(self, stop: Stopping) -> None:
         c, name = self.config, self.stage.name
         first = self.learner.ranks.first
         metrics = MetricsLog(self.folder, self.start or -1, first)  # the row of a step has the number of steps done
@@ -147,26 +149,25 @@ class Trainer:
         self.publish(self.start)
         if self.start == 0:
             metrics.write(0, self.evaluate(0))
-        with stopping(self.learner.ranks) as stop:
-            for step in range(self.start, c.steps):
-                numbers = self.step(step)
-                done = step + 1
-                over = done == c.steps or self.progress.idle >= c.idle_steps
-                self.publish(done)
-                if done % c.eval_every == 0 or over:
-                    numbers |= self.evaluate(done)
-                    if self._guard(done):
-                        self.publish(done)
-                metrics.write(done, numbers)
-                bar.update(done, {name: value for name, value in numbers.items() if name in shown})
-                if over:
-                    break
-                told = stop.asked()
-                if told or done % c.checkpoint_every == 0:
-                    checkpoints.save(self.run, name, done, self.learner, asdict(self.progress), c.keep)
-                    self._prune_best()
-                    if told:
-                        raise Interrupted(f"{name} was told to end; it is saved at step {done}, the same command goes on from there")
+        for step in range(self.start, c.steps):
+            numbers = self.step(step)
+            done = step + 1
+            over = done == c.steps or self.progress.idle >= c.idle_steps
+            self.publish(done)
+            if done % c.eval_every == 0 or over:
+                numbers |= self.evaluate(done)
+                if self._guard(done):
+                    self.publish(done)
+            metrics.write(done, numbers)
+            bar.update(done, {name: value for name, value in numbers.items() if name in shown})
+            if over:
+                break
+            told = stop.asked()
+            if told or done % c.checkpoint_every == 0:
+                checkpoints.save(self.run, name, done, self.learner, asdict(self.progress), c.keep)
+                self._prune_best()
+                if told:
+                    raise Interrupted(f"told to end: {name} is saved at step {done} of {c.steps}", told)
         metrics.close()
         if first:
             self.run.record(self.folder / "metrics.jsonl")

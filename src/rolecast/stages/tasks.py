@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from rolecast.errors import InputError, RolecastError
-from rolecast.processes import prepare_process
+from rolecast.processes import die_with_parent, prepare_process, say_error
+from rolecast.signals import Stopped, signals_raise
 
 if TYPE_CHECKING:
     from rolecast.stages.run import Run
@@ -27,11 +28,16 @@ def _step(stage: Callable[P, str]) -> Callable[P, str]:
     @functools.wraps(stage)
     def run(*args: P.args, **kwargs: P.kwargs) -> str:
         prepare_process()
-        try:
-            return stage(*args, **kwargs)
-        except RolecastError as error:
-            print(f"rolecast: {error}", file=sys.stderr, flush=True)
-            sys.exit(error.exit_code)
+        die_with_parent()
+        with signals_raise():
+            try:
+                return stage(*args, **kwargs)
+            except Stopped as stopped:
+                say_error(f"told to end: nothing was to be saved in {stage.__name__}")
+                sys.exit(stopped.code)
+            except RolecastError as error:
+                say_error(str(error))
+                sys.exit(error.exit_code)
 
     return run
 
@@ -68,7 +74,7 @@ def train(run: str, stage: str, kind: str, launcher: str = "local", job: str = "
     launches a job needs neither torch nor the run's files.
     """
     settings = _job_settings(job)
-    if launcher == "local" and settings.get("procs_per_node", 1) == 1 and not settings.get("zero_stage"):
+    if launcher == "local" and not {"procs_per_node", "zero_stage"} & set(settings):
         text = _train_here(run, stage)
     else:
         text = _launch(run, stage, kind, launcher, settings, notes)
