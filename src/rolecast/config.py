@@ -124,7 +124,8 @@ class StageConfig(Closed):
 class SftConfig(StageConfig):
     """`batch` in rows (turns). `mix`: share of rows of each role; empty takes them as episodes have them.
 
-    `drills`: how many of the steps, the first ones, are drills instead of turns; for models from scratch.
+    `drills`: how many of the steps, the first ones, are drills instead of turns; for models from scratch. `invented`: also where the
+    run has data of its own, its teacher plays on invented worlds.
     """
 
     steps: int = Field(1000, ge=0)
@@ -133,6 +134,7 @@ class SftConfig(StageConfig):
     errors: TeacherErrors = TeacherErrors()
     mix: dict[str, Share] = {}
     drills: int = Field(0, ge=0)
+    invented: bool = False
     checkpoint_every: int = Field(250, ge=1)
 
 

@@ -26,11 +26,12 @@ def write(path: Path, *rows: object) -> str:
 
 def tiny_config(folder: Path, **changes: str) -> str:
     text = "name: t\nmethod: {name: decor, prompts: compact, condenser: extractive, k: 5}\n"
-    text += (
-        f"data: {{world: null, corpus: {folder}/corpus.jsonl, train: {folder}/q.jsonl, dev: {folder}/q.jsonl, test: {folder}/q.jsonl}}\n"
-    )
-    text += "stages: {sft: {steps: 0}}\n"
+    text += f"data: {{world: null, corpus: {folder}/corpus.jsonl, train: {folder}/q.jsonl, dev: {folder}/dev.jsonl, test: {folder}/test.jsonl}}\n"
+    text += "stages: {sft: {steps: 0}, rl: {steps: 0}}\n"
+    for split in ("dev", "test"):
+        write(folder / f"{split}.jsonl", {**ROW, "id": f"{split}1", "question": f"Who is of {split}?"})
     for old, new in changes.items():
+        assert old in text
         text = text.replace(old, new)
     path = folder / "config.yaml"
     path.write_text(text)

@@ -17,7 +17,9 @@ import pytest
 from tests.e2e.test_resume import CONFIG, rows
 
 pytestmark = pytest.mark.slow
-SHORT = CONFIG.replace("steps: 320", "steps: 60").replace("drills: 32", "drills: 0").replace("lr: 1.0e-2, optimizer", "lr: 1.0e-3, optimizer")
+SHORT = (
+    CONFIG.replace("steps: 320", "steps: 60").replace("drills: 32", "drills: 0").replace("lr: 1.0e-2, optimizer", "lr: 1.0e-3, optimizer")
+)
 ROLECAST = [sys.executable, "-m", "rolecast.cli.main"]
 
 
@@ -68,9 +70,7 @@ COMMANDS = {
 @pytest.mark.parametrize("to", TO)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_training_command_saves_says_so_once_and_is_gone_on_with(
-    tmp_path: Path, command: str, number: signal.Signals, to: str
-) -> None:
+def test_a_training_command_saves_says_so_once_and_is_gone_on_with(tmp_path: Path, command: str, number: signal.Signals, to: str) -> None:
     process = begin(tmp_path, *COMMANDS[command])
     wait_for(process, lambda: rows(tmp_path / "run", "sft") >= 2)
     TO[to](process, number)

@@ -92,6 +92,9 @@ def test_what_settles_threads_imports_no_torch(module: str) -> None:
 
 @pytest.mark.parametrize(("procs", "count"), [(1, None), (2, "1")])
 def test_a_jobs_pods_wait_passively_and_torchruns_one_thread_is_not_taken_for_a_users(procs: int, count: str | None) -> None:
-    env = {entry["name"]: entry.get("value") for entry in environment(read_spec({"run": "s3://b/a", "stage": "sft", "image": "-", "procs_per_node": procs}))}
+    env = {
+        entry["name"]: entry.get("value")
+        for entry in environment(read_spec({"run": "s3://b/a", "stage": "sft", "image": "-", "procs_per_node": procs}))
+    }
     assert (env["OMP_WAIT_POLICY"], env["KMP_BLOCKTIME"]) == ("passive", "0")
     assert (env.get(COUNT), env.get(CHOSEN)) == (count, count)

@@ -72,11 +72,13 @@ def submit(
     from rolecast.launching.render import read_values
     from rolecast.launching.spec import BY_PIPELINE, read_spec
     from rolecast.launching.submit import submit as start
+    from rolecast.stages.checks import check_run
 
     settings = read_values(job, ())
     if given := sorted(BY_PIPELINE & set(settings)):
         raise InputError(f"{job}: leave out {given[0]}; --run says where the run lives, and the pipeline runs every stage as its kind")
     loaded = load_config(config, overrides or ())
+    check_run(loaded, uri)
     if launcher != "local":  # a fault is told now, not after the index was built
         for stage in loaded.schedule:
             read_spec({**settings, "run": uri, "stage": stage.name, "kind": stage.kind}, str(job or "--job"))

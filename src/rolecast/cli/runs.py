@@ -19,11 +19,14 @@ Procs = Annotated[
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override of the config, as often as you like.")]
 
 
-def opened(path: str, config: Path | None, overrides: list[str] | None, stage: str | None = None, procs: int | None = None) -> Run:
+def opened(
+    path: str, config: Path | None, overrides: list[str] | None, stage: str | None = None, procs: int | None = None, training: bool = False
+) -> Run:
     """The run at `path` with its world and index, created from `config` if given. `stage`: one that its schedule must have."""
     from rolecast.config import load_config
     from rolecast.errors import InputError
     from rolecast.schedule import find
+    from rolecast.stages.checks import check_run, require_ranks
     from rolecast.stages.index import index
 
     if overrides and config is None:
@@ -31,6 +34,10 @@ def opened(path: str, config: Path | None, overrides: list[str] | None, stage: s
     read = open_run(path).config if config is None else load_config(config, overrides or ())
     if stage is not None:
         find(read.schedule, stage)  # before anything is made for it
+    if training:
+        require_ranks(read, procs)
+    if training or config is not None:
+        check_run(read, path, stage if training else None)
     if config is not None:
         return prepare(path, read, index)
     run = open_run(path)
@@ -63,7 +70,7 @@ def train(
     from rolecast.launching.local import train_here
     from rolecast.stages.train import train as train_stage
 
-    made = opened(run, config, overrides, stage, procs)
+    made = opened(run, config, overrides, stage, procs, training=True)
     if procs is not None:
         train_here(run, stage, procs)
     print(made.model(stage) if procs is not None else train_stage(made, stage))

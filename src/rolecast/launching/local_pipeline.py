@@ -33,9 +33,12 @@ def run_local(path: Path, config: RunConfig, procs: int | None = None) -> None:
     from rolecast_pipelines.schedule import make_pipeline
 
     from rolecast.launching.local_steps import Steps
+    from rolecast.stages.checks import check_run, require_ranks
     from rolecast.stages.run import refuse_other
 
     refuse_other(path, config)  # here, in one line, not inside a step
+    check_run(config, path)
+    require_ranks(config, procs)
     steps = Steps(sys.stdout)
     job = json.dumps({"procs_per_node": procs} if procs else {})
     with ExitStack() as stack:

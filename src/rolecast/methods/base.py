@@ -81,6 +81,11 @@ class Method(ABC):
         """What a judge is asked of this method's roles. `answer` is shared and always there."""
         return ()
 
+    @property
+    def judged(self) -> Sequence[JudgeKind]:
+        """Those of its kinds whose verdicts count for credit: without any, RL learns nothing."""
+        return self.judge_kinds()
+
     @classmethod
     def verdicts(cls) -> Mapping[str, Rule]:
         """The lexical judge's rule for each of these kinds; a kind without one is unscored by it."""

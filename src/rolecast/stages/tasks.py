@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from rolecast.errors import InputError, RolecastError
-from rolecast.processes import die_with_parent, prepare_process, say_error
+from rolecast.processes import PARENT, die_with_parent, prepare_process, say_error
 from rolecast.signals import Stopped, signals_raise
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def prepare(run: str, config: str, schedule: str) -> str:
     """Creates the run with its world and index. `schedule`: the digest of the one that the pipeline was compiled for."""
     from rolecast.config import read_json_config
     from rolecast.schedule import digest
+    from rolecast.stages.checks import check_run
     from rolecast.stages.index import index
     from rolecast.stages.run import prepare as prepare_run
 
@@ -62,6 +63,8 @@ def prepare(run: str, config: str, schedule: str) -> str:
         raise InputError(
             f"the config's method has the stages {stages}, and this pipeline was compiled for others; compile it with --config"
         )
+    if PARENT not in os.environ:  # whose command has done it
+        check_run(read, run)
     prepare_run(run, read, index)
     return run
 

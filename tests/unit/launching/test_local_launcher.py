@@ -54,7 +54,9 @@ def test_a_failure_shows_exit_code_and_last_lines() -> None:
 def test_the_line_that_the_ranks_end_with_is_the_launchers_and_is_not_said_twice(code: int, kind: type[RolecastError]) -> None:
     said: list[str] = []
     with pytest.raises(kind) as caught:
-        LocalLauncher(child(f"print('a'); print('rolecast: one'); print('rolecast: two'); raise SystemExit({code})"), said.append).run(spec())
+        LocalLauncher(child(f"print('a'); print('rolecast: one'); print('rolecast: two'); raise SystemExit({code})"), said.append).run(
+            spec()
+        )
     assert (str(caught.value), caught.value.exit_code, said) == ("one", code, ["a"])
 
 
