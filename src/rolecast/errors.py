@@ -29,6 +29,10 @@ class ArtifactError(RolecastError):
     """A committed artifact is missing, incomplete or does not match its manifest."""
 
 
+class DiskError(RolecastError):
+    """A file cannot be written: the disk is full, or the place is read-only or not ours. What was committed before stays."""
+
+
 class EngineError(RolecastError):
     """The engine failed: no episode can go on, so the batch ends. What else fails in an episode is that episode's alone."""
 

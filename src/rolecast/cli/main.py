@@ -12,6 +12,7 @@ from typing import NoReturn
 import typer
 
 from rolecast.cli import data, demo, deploy, doctor, judge, pipeline, retriever, rollout, runs, serving
+from rolecast.disk import disk_fault
 from rolecast.errors import Interrupted, RolecastError
 from rolecast.processes import prepare_process, say_error
 from rolecast.signals import Stopped, signals_raise
@@ -58,6 +59,10 @@ def main() -> None:
             _fail(f"{interrupted}{_going_on(sys.argv[1:])}", interrupted.exit_code)
         except RolecastError as error:
             _fail(str(error), error.exit_code)
+        except OSError as error:
+            if (fault := disk_fault(error)) is None:
+                raise
+            _fail(str(fault), fault.exit_code)
 
 
 def _going_on(arguments: Sequence[str]) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from dataclasses import replace
 from typing import NoReturn
 
+from rolecast.disk import disk_fault
 from rolecast.errors import InputError, Interrupted, RolecastError
 from rolecast.learner.settings import BackendConfig
 from rolecast.processes import PARENT, die_with_parent, prepare_process, say_error
@@ -29,6 +31,20 @@ def main() -> None:
             _end(f"told to end: {arguments.stage} had not begun", stopped.number + 128, alike=True)
         except RolecastError as error:
             _end(str(error), error.exit_code, alike=isinstance(error, Interrupted))
+        except OSError as error:
+            if (fault := disk_fault(error)) is None:
+                raise
+            _end(str(fault), fault.exit_code, alike=False)
+        except RuntimeError as error:
+            if not parted(error):
+                raise
+            print(f"rank {os.environ.get('RANK')}: another rank has ended, see what it says", file=sys.stderr, flush=True)
+            os._exit(1)
+
+
+def parted(error: RuntimeError) -> bool:
+    """Whether the error is that another rank is gone, whose own line says why."""
+    return type(error).__name__ == "DistBackendError" or "gloo" in str(error)
 
 
 def _end(message: str, code: int, alike: bool) -> NoReturn:

@@ -77,6 +77,8 @@ def _check_judged(config: RunConfig) -> None:
     judged = [kind.name for kind in make_method(config.method).judged]
     if not judged or config.data.train is None or os.environ.get("ROLECAST_JUDGE_URL"):
         return
+    if not Path(config.data.train).is_file():  # which the first step says, where it may be there
+        return
     judge, questions = LexicalJudge(), read_questions(Path(config.data.train))
     mute = {kind: sum(not judge.scores(kind, question.gold) for question in questions) for kind in judged}
     kind, count = max(mute.items(), key=lambda item: item[1])

@@ -16,7 +16,7 @@ from rolecast.schedule import find
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
 from rolecast.stages.team import finished_team, load_questions, open_judge, open_retriever, prepare_torch, require_model
-from rolecast.store.artifact import writing
+from rolecast.store.artifact import verify, writing
 from rolecast.types import Version
 
 
@@ -27,6 +27,7 @@ def evaluate(run: Run, stage: str) -> Path:
         with working(run, f"eval_{stage}"):
             _evaluate(run, stage)
             run.publish(run.evaluation(stage))
+    verify(run.evaluation(stage), "evaluation")
     return run.evaluation(stage)
 
 

@@ -14,14 +14,17 @@ from rolecast.evaluation.report import render_report
 from rolecast.schedule import Schedule, keys_of
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.run import Run, seconds
-from rolecast.store.artifact import provenance, write_text
+from rolecast.store.artifact import provenance, verify, write_text
 
 
 def report(run: Run) -> Path:
     """Writes both files from whatever stages the run has; returns the summary's path."""
     schedule = run.config.schedule
     stages = [stage.name for stage in schedule]
-    results = {stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in stages if run.has(run.evaluation(stage))}
+    evaluated = [stage for stage in stages if run.has(run.evaluation(stage))]
+    for stage in evaluated:
+        verify(run.evaluation(stage), "evaluation")
+    results = {stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in evaluated}
     curves = {stage: read_metrics(run.recall(run.stage(stage) / "metrics.jsonl").parent) for stage in stages}
     summary: dict[str, Any] = {
         "method": run.config.method.name,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from rolecast.disk import disk_fault
 from rolecast.errors import InputError, RolecastError
 from rolecast.processes import PARENT, die_with_parent, prepare_process, say_error
 from rolecast.signals import Stopped, signals_raise
@@ -38,6 +39,11 @@ def _step(stage: Callable[P, str]) -> Callable[P, str]:
             except RolecastError as error:
                 say_error(str(error))
                 sys.exit(error.exit_code)
+            except OSError as error:
+                if (fault := disk_fault(error)) is None:
+                    raise
+                say_error(str(fault))
+                sys.exit(fault.exit_code)
 
     return run
 

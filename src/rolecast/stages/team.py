@@ -168,6 +168,7 @@ def load_questions(run: Run, split: str) -> list[Question]:
     given = getattr(run.config.data, split)
     if not given:
         run.has(run.world)
+        verify(run.world, "world")
     return read_questions(Path(given) if given else run.world / f"{split}.jsonl")
 
 

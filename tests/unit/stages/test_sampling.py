@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from math import isfinite
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -184,16 +185,23 @@ def test_where_nothing_can_be_learned_the_largest_share_says_what_to_do(case: st
 @pytest.mark.parametrize(
     ("played", "said"),
     [
-        (lambda t, m: replace(t, status="error", fault="the retriever is away" if m else "odd"), r"24 failed \(most often: the retriever is away\); look"),
+        (
+            lambda t, m: replace(t, status="error", fault="the retriever is away" if m else "odd"),
+            r"24 failed \(most often: the retriever is away\); look",
+        ),
         (
             lambda t, m: replace(t, rewards=[Reward("team", t.id, None, reason="no\nchain" if m else "odd")]),
             r"24 are unscored \(most often: no chain\); see why",
         ),
-        (lambda t, m: replace(t, rewards=[Reward("team", t.id, float("nan"))]), r"24 are unscored \(most often: unscored: the score is nan\.\); see"),
+        (
+            lambda t, m: replace(t, rewards=[Reward("team", t.id, float("nan"))]),
+            r"24 are unscored \(most often: unscored: the score is nan\.\); see",
+        ),
     ],
 )
 def test_the_cause_that_is_named_most_often_is_said(played: Callable[[Trajectory, int], Trajectory], said: str) -> None:
-    made = sampler(lambda e: played(rollout(e), int(e.question.id[1:]) % 3), config_of("group"))
+    numbers = count()
+    made = sampler(lambda e: played(rollout(e), next(numbers) % 3), config_of("group"))
     with pytest.raises(NothingLearnedError, match=said):
         made.sample(0)
 
@@ -213,7 +221,7 @@ def test_shares_are_those_of_all_rollouts_and_the_largest_decides() -> None:
 ])  # fmt: skip
 def test_of_equal_shares_the_first_decides_whatever_it_says(first: dict[str, Any], second: dict[str, Any], advice: str) -> None:
     made = sampler(lambda e: rollout(e, **(second, first)[e.member]), config_of("group"))
-    with pytest.raises(NothingLearnedError, match="of 24 rollouts 12 .*, 12 ") as caught:
+    with pytest.raises(NothingLearnedError, match=r"of 24 rollouts 12 .*, 12 ") as caught:
         made.sample(0)
     assert str(caught.value).endswith(advice)
 
