@@ -25,6 +25,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from rolecast.processes import prepare_process
+
 ROOT = Path(__file__).resolve().parents[1]
 TASKS = ("30 SFT steps", "2 RL steps", "50 questions")
 BUSY = 2
@@ -32,7 +34,7 @@ SPINNING = {"GOMP_SPINCOUNT": "300000"}  # libgomp's own, where OMP_WAIT_POLICY 
 OVERRIDES = {
     "model": [
         "stages.sft.steps=300", "stages.sft.drills=0", "stages.rl.steps=2", "stages.rl.questions=4", "stages.rl.refill=0", "stages.rl.dev=8",
-        "stages.rl.eval_every=100", "method.dynamic_sampling=off", "eval.n=50",
+        "stages.rl.eval_every=100", 'method.dynamic_sampling="off"', "eval.n=50",
     ],
     "sft": ["stages.sft.steps=30", "stages.sft.drills=0"],
 }  # fmt: skip
@@ -40,8 +42,6 @@ OVERRIDES = {
 
 def work(folder: Path, rounds: int) -> None:
     """Runs in a process of its own, with the tree under test on its path. Prints seconds of each task of the last round as JSON."""
-    from rolecast.processes import prepare_process
-
     prepare_process()  # before torch
     import time
 
@@ -130,6 +130,7 @@ def main() -> None:
         work(given.work, given.worker)
         return
     if not (given.work / "model" / "sft" / "model").exists():
+        prepare_process()
         prepare(given.work)
     sides = {"old": (given.old or ROOT, {} if given.old else SPINNING), "new": (ROOT, {})}
     found: dict[tuple[str, int], list[dict[str, float]]] = {}
@@ -138,7 +139,7 @@ def main() -> None:
             with busy(count):
                 for side, (tree, extra) in sides.items() if pair % 2 == 0 else reversed(sides.items()):
                     if side == "new" or not count or pair == 0:
-                        seconds = measure(tree, extra, given.work, rounds=1 if count else 2)
+                        seconds = measure(tree, extra, given.work, rounds=1 if side == "old" and count else 2)
                         found.setdefault((side, count), []).append(seconds)
                         print(f"pair {pair + 1}, {side}, {'busy' if count else 'quiet'}: {seconds}", file=sys.stderr, flush=True)
     middle = {key: {task: statistics.median(one[task] for one in times) for task in TASKS} for key, times in found.items()}

@@ -112,7 +112,8 @@ def test_a_stage_that_is_trained_by_its_name(tmp_path: Path) -> None:
     """`sft` and `rl` are short for it, and refuse where the method has no such stage."""
     write(tmp_path / "corpus.jsonl", *({"id": f"p{i}", "title": "", "text": f"text {i}"} for i in range(9)))
     write(tmp_path / "q.jsonl", ROW)
-    config = tiny_config(tmp_path, **{"{name: decor, prompts: compact, condenser: extractive, k: 5}": "{name: direct}"})
+    direct = {"{name: decor, prompts: compact, condenser: extractive, k: 5}": "{name: direct}", ", rl: {steps: 0}": ""}
+    config = tiny_config(tmp_path, **direct)
     result = rolecast("train", "run", "sft", "--config", config, cwd=tmp_path)
     assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "run/sft/model"), result.stderr
     assert rolecast("sft", "run", cwd=tmp_path).stdout.splitlines()[-1] == "run/sft/model"

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from rolecast.config import RunConfig, make_config
-from rolecast.errors import InputError
-from rolecast.stages.run import Run, create, erase, open_run, prepare, working
+from rolecast.errors import ArtifactError, InputError
+from rolecast.stages.evaluate import evaluate
+from rolecast.stages.report import report
+from rolecast.stages.run import Run, create, erase, open_run, prepare, seconds, working
+from rolecast.stages.team import load_questions
 from rolecast.store.artifact import verify, writing
 
 
@@ -84,3 +87,35 @@ def test_a_run_that_a_process_works_in_is_not_erased(tmp_path: Path) -> None:
 def test_what_is_no_place_for_a_run_is_refused(location: str) -> None:
     with pytest.raises(InputError, match=r"is no place for a run|names no run in a bucket"):
         create(location, RunConfig())
+
+
+def test_a_record_of_seconds_that_is_cut_off_names_itself(tmp_path: Path) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    with working(run, "sft"):
+        pass
+    file = run.path / "seconds.json"
+    file.write_text(file.read_text()[:-3])
+    with pytest.raises(ArtifactError, match=r"seconds\.json is damaged"):
+        seconds(run)
+
+
+def test_questions_of_a_world_that_was_cut_off_between_two_lines_are_not_taken(tmp_path: Path) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    with writing(run.world, "world", {}) as partial:
+        rows = [json.dumps({"id": f"q{n}", "question": "Who?", "answers": ["x"]}) + "\n" for n in range(2)]
+        (partial / "train.jsonl").write_text("".join(rows))
+    assert len(load_questions(run, "train")) == 2
+    (run.world / "train.jsonl").write_text(rows[0])
+    with pytest.raises(ArtifactError, match=r"train\.jsonl is missing or does not match the manifest of its world"):
+        load_questions(run, "train")
+
+
+def test_an_evaluation_that_is_cut_off_is_not_reported(tmp_path: Path) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    with writing(run.evaluation("sft"), "evaluation", {}) as partial:
+        (partial / "result.json").write_text('{"em": 0.5}')
+    (run.evaluation("sft") / "result.json").write_text('{"em": ')
+    with pytest.raises(ArtifactError, match=r"result\.json is missing or does not match the manifest of its evaluation"):
+        report(run)
+    with pytest.raises(ArtifactError, match=r"result\.json is missing or does not match"):
+        evaluate(run, "sft")
