@@ -48,7 +48,7 @@ def _step(number: int | None) -> str:
     if number in ROOM:
         return "make room there"
     if number in IN_THE_WAY:
-        return "a file is where a folder belongs: move it away"
+        return "something else is in its place: move that away"
     return "make it writable, or name another place" if number in CLOSED else ""
 
 

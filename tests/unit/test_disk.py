@@ -16,9 +16,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from rolecast.config import RunConfig
 from rolecast.disk import disk_fault, writing_to
 from rolecast.errors import DiskError, InputError
 from rolecast.stages.metrics import MetricsLog
+from rolecast.stages.run import create
 from rolecast.store.artifact import committed, write_text, writing
 
 
@@ -58,7 +60,7 @@ def test_small_files_and_metrics_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(DiskError, match=r"metrics\.jsonl cannot be written"), room(10):
         log.write(1, {"loss": 1.0})
     (tmp_path / "rl").write_text("a file")
-    with pytest.raises(DiskError, match=r"rl.* a file is where a folder belongs"):
+    with pytest.raises(DiskError, match=r"rl.* something else is in its place"):
         MetricsLog(tmp_path / "rl", -1)
 
 
@@ -68,7 +70,7 @@ def test_small_files_and_metrics_name_the_file(tmp_path: Path) -> None:
         (errno.ENOSPC, "x/a cannot be written (No space left on device); make room there, then give the same command again"),
         (errno.EROFS, "x/a cannot be written (Read-only file system); make it writable, or name another place"),
         (errno.EACCES, "make it writable"),
-        (errno.EEXIST, "move it away"),
+        (errno.EEXIST, "move that away"),
     ],
 )
 def test_each_fault_has_its_next_step(number: int, said: str) -> None:
@@ -104,3 +106,19 @@ def test_commands_say_it_in_one_line(tmp_path: Path, command: list[str]) -> None
     assert done.returncode in (1, 2)
     assert line.startswith("rolecast: ")
     assert "cannot be written (File too large)" in line
+
+
+ENTRIES = {
+    "the command": "import rolecast.cli.main as m; sys.argv[1:] = ['sft', 'run']; m.main()",
+    "a pipeline's step": "from rolecast.stages import tasks; tasks.train('run', 'sft', 'sft')",
+    "a job's rank": "import rolecast.learner.main as m; sys.argv[1:] = ['sft', 'run']; m.main()",
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_whoever_meets_it_first_says_it_in_one_line(tmp_path: Path, entry: str) -> None:
+    create(tmp_path / "run", RunConfig())
+    (tmp_path / "run" / ".lock").mkdir()
+    done = subprocess.run([sys.executable, "-c", f"import sys; {ENTRIES[entry]}"], cwd=tmp_path, capture_output=True, text=True)
+    said = "rolecast: run/.lock cannot be written (Is a directory); something else is in its place: move that away, then give the same"
+    assert (done.returncode, done.stderr.startswith(said), done.stderr.count("\n")) == (1, True, 1), done.stderr

@@ -24,7 +24,7 @@ def check_model(path: Path) -> None:
 def read_model(path: Path, dtype: torch.dtype, place: torch.device) -> PreTrainedModel:
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(place)
-    except Exception as error:  # safetensors, tokenizers and transformers have each their own for a file that is cut off or no JSON
+    except Exception as error:  # safetensors has its own for a file that is cut off
         raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
     return model
 
@@ -32,6 +32,6 @@ def read_model(path: Path, dtype: torch.dtype, place: torch.device) -> PreTraine
 def read_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
-    except Exception as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"the tokenizer in {path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
     return tokenizer

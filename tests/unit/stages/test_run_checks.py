@@ -69,6 +69,7 @@ def test_deepspeed_without_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ):
         with pytest.raises(InputError, match="add --procs N, one for each GPU"):
             begin()
+    assert not (tmp_path / "p").exists()  # nothing was begun
     require_ranks(config, procs=1)
     require_ranks(RunConfig())
     monkeypatch.setenv("RANK", "0")
