@@ -159,7 +159,8 @@ class TrainedConfig(StageConfig):
 class SftConfig(TrainedConfig):
     """`batch` in rows (turns). `mix`: share of rows of each role; empty takes them as episodes have them.
 
-    `drills`: how many of the steps, the first ones, are drills instead of turns; for models from scratch.
+    `drills`: how many of the steps, the first ones, are drills instead of turns; for models from scratch. `invented`: also where the
+    run has data of its own, its teacher plays on invented worlds.
     """
 
     steps: int = Field(1000, ge=0, json_schema_extra=SEGMENT)
@@ -168,6 +169,7 @@ class SftConfig(TrainedConfig):
     errors: TeacherErrors = TeacherErrors()
     mix: dict[str, Share] = {}
     drills: int = Field(0, ge=0)
+    invented: bool = False
     checkpoint_every: int = Field(250, ge=1, json_schema_extra=HOW)
 
 

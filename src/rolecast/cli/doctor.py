@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import re
 import shutil
 from collections import defaultdict
 
+from rolecast.threads import described
+
 
 def doctor() -> None:
     """Show what this installation can do."""
-    print(f"rolecast {_version('rolecast')} on Python {platform.python_version()}, {os.cpu_count()} cores, {_accelerator()}")
+    print(f"rolecast {_version('rolecast')} on Python {platform.python_version()}, {described()}, {_accelerator()}")
     for extra, needs in sorted(_extras().items()):
         missing = [need for need in needs if _version(need) is None]
         if missing:

@@ -199,11 +199,12 @@ def test_a_damaged_shard_is_played_again(tmp_path: Path, played: Played, caplog:
 def test_sigterm_is_heard_after_a_shard(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stopping, "asked", lambda self: len(played.asked) >= 2)
     run = run_of(tmp_path)
-    with pytest.raises(Interrupted, match="plans was told to end; 2 of 5 shards are saved, the same command goes on from there"):
+    with pytest.raises(Interrupted, match="told to end: plans has saved 2 of 5 shards"):
         go(run)
     assert len(played.asked) == 2
-    monkeypatch.setattr(Stopping, "asked", lambda self: len(played.asked) == 5)  # with the last one it is done
-    go(run)
+    monkeypatch.setattr(Stopping, "asked", lambda self: len(played.asked) == 5)
+    with pytest.raises(Interrupted, match="told to end: plans is done"):
+        go(run)
     assert len(kept(run)["train"]) == 10
 
 

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from rolecast.config import RunConfig, make_config
-from rolecast.errors import InputError
+from rolecast.errors import ArtifactError, InputError
+from rolecast.stages.evaluate import evaluate
+from rolecast.stages.report import report
 from rolecast.stages.run import Run, _note_seconds, create, erase, open_run, prepare, refuse_other, seconds, working
+from rolecast.stages.team import load_questions
 from rolecast.store.artifact import verify, writing
 
 
@@ -175,3 +178,35 @@ def test_a_stages_seconds_add_up_over_its_attempts(tmp_path: Path) -> None:
         _note_seconds(run, "rl", spent)
     _note_seconds(run, "sft", 2)
     assert seconds(run) == {"rl": 1.6, "sft": 2}
+
+
+def test_a_record_of_seconds_that_is_cut_off_names_itself(tmp_path: Path) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    with working(run, "sft"):
+        pass
+    file = run.path / "seconds.json"
+    file.write_text(file.read_text()[:-3])
+    with pytest.raises(ArtifactError, match=r"seconds\.json is damaged"):
+        seconds(run)
+
+
+def test_questions_of_a_world_that_was_cut_off_between_two_lines_are_not_taken(tmp_path: Path) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    with writing(run.world, "world", {}) as partial:
+        rows = [json.dumps({"id": f"q{n}", "question": "Who?", "answers": ["x"]}) + "\n" for n in range(2)]
+        (partial / "train.jsonl").write_text("".join(rows))
+    assert len(load_questions(run, "train")) == 2
+    (run.world / "train.jsonl").write_text(rows[0])
+    with pytest.raises(ArtifactError, match=r"train\.jsonl is missing or does not match the manifest of its world"):
+        load_questions(run, "train")
+
+
+def test_an_evaluation_that_is_cut_off_is_not_reported(tmp_path: Path) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    with writing(run.evaluation("sft"), "evaluation", {}) as partial:
+        (partial / "result.json").write_text('{"em": 0.5}')
+    (run.evaluation("sft") / "result.json").write_text('{"em": ')
+    with pytest.raises(ArtifactError, match=r"result\.json is missing or does not match the manifest of its evaluation"):
+        report(run)
+    with pytest.raises(ArtifactError, match=r"result\.json is missing or does not match"):
+        evaluate(run, "sft")

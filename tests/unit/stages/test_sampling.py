@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from math import isfinite
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -173,12 +174,12 @@ ROOM = "raise model.max_context or let less into the context"
 JUDGE = "see why the judge gives no score"
 LEVEL = "the questions are solved or out of reach: take others, or raise questions or refill"
 ADVICE: dict[str, tuple[Earned, str, str]] = {
-    "all failed": (lambda e: rollout(e, status="error"), "100% failed", FAULTS),
-    "all malformed": (lambda e: rollout(e, -1.0, "format"), "100% broke their form", FORM),
-    "all cut off": (lambda e: rollout(e, status="length"), "100% ran out of room", ROOM),
-    "all malformed and not scored": (lambda e: rollout(e, status="format"), "100% broke their form", FORM),
-    "all unscored": (lambda e: rollout(e, unscored=True), "100% are unscored", JUDGE),
-    "all equal": (lambda e: rollout(e, 0.5), "100% earned what the others of their question did", LEVEL),
+    "all failed": (lambda e: rollout(e, status="error"), "of 24 rollouts 24 failed", FAULTS),
+    "all malformed": (lambda e: rollout(e, -1.0, "format"), "of 24 rollouts 24 broke their form", FORM),
+    "all cut off": (lambda e: rollout(e, status="length"), "of 24 rollouts 24 ran out of room", ROOM),
+    "all malformed and not scored": (lambda e: rollout(e, status="format"), "of 24 rollouts 24 broke their form", FORM),
+    "all unscored": (lambda e: rollout(e, unscored=True), "of 24 rollouts 24 are unscored", JUDGE),
+    "all equal": (lambda e: rollout(e, 0.5), "of 24 rollouts 24 earned what the others of their question did", LEVEL),
 }
 
 
@@ -197,12 +198,36 @@ def test_where_nothing_can_be_learned_the_largest_share_says_what_to_do(case: st
     assert (caught.value.solved, made.sampled) == (False, 24)
 
 
+@pytest.mark.parametrize(
+    ("played", "said"),
+    [
+        (
+            lambda t, m: replace(t, status="error", fault="the retriever is away" if m else "odd"),
+            r"24 failed \(most often: the retriever is away\); look",
+        ),
+        (
+            lambda t, m: replace(t, rewards=[Reward("team", t.id, None, reason="no\nchain" if m else "odd")]),
+            r"24 are unscored \(most often: no chain\); see why",
+        ),
+        (
+            lambda t, m: replace(t, rewards=[Reward("team", t.id, float("nan"))]),
+            r"24 are unscored \(most often: unscored: the score is nan\.\); see",
+        ),
+    ],
+)
+def test_the_cause_that_is_named_most_often_is_said(played: Callable[[Trajectory, int], Trajectory], said: str) -> None:
+    numbers = count()
+    made = sampler(lambda e: played(rollout(e), next(numbers) % 3), config_of("group"))
+    with pytest.raises(NothingLearnedError, match=said):
+        made.sample(0)
+
+
 def test_shares_are_those_of_all_rollouts_and_the_largest_decides() -> None:
     kinds = [{"status": "error"}, {"status": "format", "reward": 0.5}, {"status": "length"}, {"unscored": True}, *[{"reward": 0.5}] * 4]
     made = sampler(lambda e: rollout(e, **kinds[e.member]), config_of("group", group=8))
     with pytest.raises(NothingLearnedError) as caught:
         made.sample(0)
-    assert "of 96 rollouts 12% failed, 12% broke their form, 12% ran out of room, 12% are unscored, 50% earned" in str(caught.value)
+    assert "of 96 rollouts 12 failed, 12 broke their form, 12 ran out of room, 12 are unscored, 48 earned" in str(caught.value)
     assert str(caught.value).endswith(LEVEL)
 
 
@@ -212,7 +237,7 @@ def test_shares_are_those_of_all_rollouts_and_the_largest_decides() -> None:
 ])  # fmt: skip
 def test_of_equal_shares_the_first_decides_whatever_it_says(first: dict[str, Any], second: dict[str, Any], advice: str) -> None:
     made = sampler(lambda e: rollout(e, **(second, first)[e.member]), config_of("group"))
-    with pytest.raises(NothingLearnedError, match="50%") as caught:
+    with pytest.raises(NothingLearnedError, match=r"of 24 rollouts 12 .*, 12 ") as caught:
         made.sample(0)
     assert str(caught.value).endswith(advice)
 
@@ -227,7 +252,7 @@ def test_a_rollout_that_credit_leaves_out_is_unscored_though_some_of_its_rewards
     made = sampler(played, config_of("group"))
     decor = make_method(made.config.method)
     made.rollouts.method.credit = decor.credit  # type: ignore[method-assign]
-    with pytest.raises(NothingLearnedError, match=r"100% are unscored, 0% earned .*; see why the judge gives no score"):
+    with pytest.raises(NothingLearnedError, match=r"of 24 rollouts 24 are unscored; see why the judge gives no score"):
         made.sample(0)
 
 
