@@ -71,7 +71,7 @@ class Agent:
         # The id is no counter: a trace is found by it, and there may be other replicas.
         question = Question(f"ask-{secrets.token_hex(8)}", text, Gold(()))
         trajectory = Trajectory(question.id, question, question.id, 0, self.method.name, 0)
-        env = Env(self.engine, self.retriever, self.renderer, trajectory, Sampling(self.temperature), self.max_context, "serve")
+        env = Env(self.engine, self.retriever, self.renderer, trajectory, self.max_context, Sampling(self.temperature), "serve")
         self.engine.branches += 1
         try:
             return await play_episode(self.method, env, None)
