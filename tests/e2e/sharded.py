@@ -12,6 +12,7 @@ from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import join, leave
 from rolecast.learner.settings import BackendConfig, OptimizerConfig
 from rolecast.learner.tally import Metrics
+from rolecast.processes import die_with_parent
 from rolecast.types import Example, ImitationTerm, Objective
 from rolecast.weights.settings import LoraConfig
 from rolecast.weights.team import Casting
@@ -35,6 +36,7 @@ def update(learner: Learner, step: int) -> Metrics:
 
 
 def main(out: Path, name: str, zero: int, optimizer: str, kind: str) -> None:
+    die_with_parent()
     torch.set_num_threads(1)
     ranks = join()
     lr = 0.05 if optimizer == "sgd" else 1e-3

@@ -106,6 +106,10 @@ class _Places(ast.NodeVisitor):
             other = not node.value if isinstance(node.value, bool) else node.value + 1
             self.edits.append((OPERATORS[5], *self._span(node), str(other)))
 
+    def visit_keyword(self, node: ast.keyword) -> None:
+        if node.arg != "indent":  # how a file is laid out changes nothing of what it says
+            self.generic_visit(node)
+
     def visit_Call(self, node: ast.Call) -> None:
         if not ast.unparse(node.func).startswith("log."):
             self.generic_visit(node)
