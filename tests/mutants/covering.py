@@ -49,7 +49,10 @@ METHODS: dict[str, tuple[str, ...]] = {
 
 # Of what only jobs of several processes run; minutes each.
 SHARDED = ("e2e/test_sharded.py", "e2e/test_sharded_slots.py")
-SLOW: dict[str, tuple[str, ...]] = {"learner/backends.py": SHARDED, "learner/optimizer.py": SHARDED}
+SLOW: dict[str, tuple[str, ...]] = {
+    "learner/backends.py": ("unit/learner/test_deepspeed_config.py", *SHARDED),
+    "learner/optimizer.py": ("unit/learner/test_optimizer.py", *SHARDED),
+}
 
 
 def covering(file: str, slow: bool = False) -> list[str]:

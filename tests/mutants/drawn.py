@@ -22,7 +22,6 @@ Edit = tuple[str, int, int, str]  # operator, where it begins and ends in the fi
 # What only jobs of several processes run: tests/e2e/test_sharded.py and test_sharded_slots.py, which take minutes.
 ELSEWHERE: Mapping[str, frozenset[str]] = {
     "learner/backends.py": frozenset({"DeepSpeedBackend"}),
-    "learner/optimizer.py": frozenset({"GroupedOptimizer", "grouped"}),
 }
 
 
