@@ -224,7 +224,7 @@ def test_each_group_is_clipped_to_its_own_bound_by_its_own_norm() -> None:
     optimizer, slots = groups()
     optimizer.step()
     assert optimizer.norms == {"one": pytest.approx(5.0), "two": pytest.approx(1.0)}
-    assert ([-0.6, -0.8], [-0.3, -0.4]) == (at(slots["one"]), at(slots["two"]))
+    assert (at(slots["one"]), at(slots["two"])) == ([-0.6, -0.8], [-0.3, -0.4])
 
 
 def test_a_gradient_within_its_bound_is_left_as_it_is() -> None:
@@ -240,7 +240,7 @@ def test_a_norm_is_that_of_the_shards_of_all_ranks() -> None:
     optimizer, slots = groups(lambda number: number + next(squares))
     optimizer.step()
     assert optimizer.norms == {"one": pytest.approx(13.0), "two": pytest.approx(1.2)}
-    assert ([-3 / 13, -4 / 13], [-0.25, -1 / 3]) == (at(slots["one"]), at(slots["two"]))
+    assert (at(slots["one"]), at(slots["two"])) == ([-3 / 13, -4 / 13], [-0.25, -1 / 3])
 
 
 def test_a_group_that_is_not_active_does_not_move_by_momentum_or_decay_either() -> None:
@@ -272,3 +272,16 @@ def test_a_group_has_the_settings_of_its_slot() -> None:
         {"slot": "one", "lr": 1e-3, "betas": (0.8, 0.9), "weight_decay": 0.1, "active": True},
         {"slot": "two", "lr": 1e-4, "betas": (0.7, 0.6), "weight_decay": OptimizerConfig().weight_decay, "active": True},
     ]
+
+
+def test_a_group_is_clipped_by_torchs_own_formula() -> None:
+    """bound / (norm + 1e-6): half where both are 1e-6."""
+    optimizer, slots = groups()
+    optimizer.param_groups[0]["max_grad_norm"] = 1e-6
+    slots["one"].grad = torch.tensor([1e-6, 0.0])
+    optimizer.step()
+    assert slots["one"].tolist() == pytest.approx([-5e-7, 0.0], rel=1e-3)
+    other = nn.Parameter(torch.zeros(2))
+    other.grad = torch.tensor([1e-6, 0.0])
+    nn.utils.clip_grad_norm_(other, 1e-6)
+    assert other.grad.tolist() == pytest.approx([5e-7, 0.0], rel=1e-3)
