@@ -108,7 +108,7 @@ class Roller:
         publisher = stack.enter_context(open_publisher(run, method, stage, training_team(run, method, stage, None)))
         publisher.publish(0, {})
         run.recall(run.stage(stage.name) / "metrics.jsonl")
-        metrics = MetricsLog(run.stage(stage.name), len(done) or -1)
+        metrics = MetricsLog(run.stage(stage.name), len(done))
         return cls(run, stage, publisher.rollouts, shards, done, metrics)
 
     def play(self, number: int) -> None:

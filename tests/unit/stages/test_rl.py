@@ -403,12 +403,12 @@ def test_dev_questions_are_played_greedily_and_as_evaluation(tmp_path: Path) -> 
     asked: list[tuple[list[str], Sampling, str]] = []
 
     def collect(episodes: Sequence[Episode], sampling: Sampling, phase: str) -> list[Trajectory]:
-        asked.append(([f"{episode.group}/{episode.question.id}" for episode in episodes], sampling, phase))
+        asked.append(([f"{episode.group}/{episode.question.id}/{episode.member}" for episode in episodes], sampling, phase))
         return [finished(THE_THE, "The The")]
 
     run.trainer.sampler.rollouts = SimpleNamespace(collect=collect)  # type: ignore[union-attr]
     run.trainer._evaluated(10)
-    assert asked == [(["dev:q/q"], Sampling(0.0), "eval")]
+    assert asked == [(["dev:q/q/0"], Sampling(0.0), "eval")]
 
 
 def test_only_best_models_that_may_be_needed_again_are_kept(tmp_path: Path) -> None:

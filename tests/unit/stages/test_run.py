@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rolecast.config import RunConfig, make_config
 from rolecast.errors import ArtifactError, InputError
+from rolecast.stages import run as module
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.report import report
 from rolecast.stages.run import Run, _note_seconds, create, erase, open_run, prepare, refuse_other, seconds, working
@@ -159,6 +161,14 @@ def test_an_address_may_change_and_what_lies_there_may_not(tmp_path: Path) -> No
     assert open_run(tmp_path / "run").config.retriever.index == copy
 
 
+def test_an_address_that_stays_is_not_asked_again_where_another_setting_changes(tmp_path: Path) -> None:
+    index = artifact(tmp_path / "index", "index", "text")
+    run = create(tmp_path / "run", make_config({"retriever": {"index": index}}, "here"))
+    shutil.rmtree(index)
+    again = create(tmp_path / "run", make_config({"retriever": {"index": index, "patience": 5}}, "here"))
+    assert (again.config.retriever.patience, again.shared) == (5, run.shared)
+
+
 def test_a_folder_that_holds_something_else_is_no_place_for_a_run(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     for refused in (create, refuse_other):
@@ -170,6 +180,15 @@ def test_a_folder_that_holds_something_else_is_no_place_for_a_run(tmp_path: Path
 def test_a_run_is_named_by_the_address_that_commands_take(tmp_path: Path) -> None:
     assert Run(tmp_path, RunConfig()).place == str(tmp_path)
     assert Run(tmp_path, RunConfig(), location="s3://bucket/runs/a").place == "s3://bucket/runs/a"
+
+
+def test_work_is_noted_with_the_seconds_that_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    clock = iter([100.0, 102.5])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with working(run, "rl"):
+        pass
+    assert seconds(run) == {"rl": 2.5}
 
 
 def test_a_stages_seconds_add_up_over_its_attempts(tmp_path: Path) -> None:

@@ -113,6 +113,19 @@ def test_groups_without_variance_are_drawn_again_from_other_questions() -> None:
     assert made.dropped > before  # it counts over the stage
 
 
+def test_a_step_that_is_full_is_drawn_no_further() -> None:
+    made = sampler(lambda e: rollout(e, float(e.member)), config_of("group", refill=2))
+    play, rounds = made.rollouts.collect, []
+
+    def collect(episodes: Sequence[Episode], sampling: Sampling, phase: str) -> list[Trajectory]:
+        rounds.append(len(episodes))
+        return play(episodes, sampling, phase)  # type: ignore[arg-type]
+
+    made.rollouts.collect = collect  # type: ignore[method-assign,assignment]
+    made.sample(0)
+    assert rounds == [4 * 2]
+
+
 def test_a_later_stage_draws_the_questions_and_samples_that_come_next(monkeypatch: pytest.MonkeyPatch) -> None:
     sft, first = RunConfig().schedule
     second = replace(first, name="second", start="rl")
@@ -166,6 +179,28 @@ def test_no_action_is_no_valid_action() -> None:
     silent = Trajectory("t", TWO_HOPS, "g", 0, "decor", 0, status="length")
     assert (valid_share([silent]), valid_share([])) == (0.0, 0.0)
     assert all(map(isfinite, describe([silent], []).values()))
+
+
+def test_a_step_is_described_in_all_and_by_tag_and_role() -> None:
+    """A planner's actions of 2 tokens, valid, and 4, not; an answerer's of 9, valid."""
+
+    def act(id: str, tokens: int, valid: bool) -> Action:
+        return Action(id, (1,) * tokens, (0.0,) * tokens, "v", "", "stop", valid=valid)
+
+    threads = [
+        Thread("p", "planner", "shared", turns=[act("a", 2, True), act("b", 4, False)]),
+        Thread("q", "answerer", "shared", turns=[act("c", 9, True)]),
+    ]
+    played = Trajectory("t", TWO_HOPS, "g", 0, "decor", 0, threads=threads)
+    units = [Unit(tag + str(r), (tag,), r, "decor", "g", tag=tag) for tag, r in (("plan", 0.25), ("plan", 0.75), ("answer", 2.0))]
+    numbers = describe([played], units)
+    assert {name: numbers[name] for name in ("reward", "reward/plan", "reward/answer")} == {
+        "reward": 1.0, "reward/plan": 0.5, "reward/answer": 2.0,
+    }  # fmt: skip
+    assert {name: n for name, n in numbers.items() if name.startswith(("valid/", "tokens/"))} == {
+        "valid/planner": 0.5, "tokens/planner": 3.0, "valid/answerer": 1.0, "tokens/answerer": 9.0,
+    }  # fmt: skip
+    assert describe([played], [])["reward"] == 0.0
 
 
 FAULTS = "look at the episodes' faults"
