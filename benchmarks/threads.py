@@ -69,11 +69,12 @@ def ask(path: Path) -> None:
     """Fifty questions of the test set at once, as a service gets them."""
     import asyncio
 
+    from rolecast.agent.core import Asked
     from rolecast.data.records import read_questions
     from rolecast.stages.serve import open_agent
 
     agent = open_agent(str(path), "sft")
-    questions = [question.text for question in read_questions(path / "world" / "test.jsonl")[:50]]
+    questions = [Asked(question.text) for question in read_questions(path / "world" / "test.jsonl")[:50]]
 
     async def all_of_them() -> None:
         await agent.start()
