@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from rolecast.errors import InputError, RolecastError
+from rolecast.installed import MissingPackageError, extras, missing
 from rolecast.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -23,10 +24,9 @@ log = logging.getLogger(__name__)
 
 def run_local(path: Path, config: RunConfig) -> None:
     """Blocks until the pipeline ended. Finished stages of the run are found and not run again."""
-    try:
-        from kfp import local
-    except ImportError:
-        raise InputError("kfp is not installed; pip install 'rolecast[local]'") from None
+    if lacking := missing(extras()["train"]):  # before any work, and not inside a step
+        raise MissingPackageError(lacking[0], "local")
+    from kfp import local
     from rolecast_pipelines.schedule import make_pipeline
 
     from rolecast.processes import PARENT
@@ -53,10 +53,7 @@ def run_local(path: Path, config: RunConfig) -> None:
 
 def compile_pipeline(out: Path, schedule: Schedule) -> None:
     """Writes the YAML of the schedule's pipeline, byte for byte the same for the same code."""
-    try:
-        from kfp import compiler
-    except ImportError:
-        raise InputError("kfp is not installed; pip install 'rolecast[control]'") from None
+    from kfp import compiler
     from rolecast_pipelines.schedule import make_pipeline
 
     try:

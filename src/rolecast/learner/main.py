@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 
 from rolecast.errors import InputError, RolecastError
+from rolecast.installed import needing
 from rolecast.learner.settings import BackendConfig
 from rolecast.processes import prepare_process
 from rolecast.schedule import find
@@ -21,7 +22,8 @@ def main() -> None:
     arguments = parser.parse_args()
     prepare_process()
     try:
-        train(arguments.stage, arguments.run)
+        with needing("learner"):
+            train(arguments.stage, arguments.run)
     except RolecastError as error:
         print(f"rolecast: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         # At once: a rank that waits for others at the interpreter's end would keep torchrun from ending them.

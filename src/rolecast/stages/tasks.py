@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from rolecast.errors import InputError, RolecastError
+from rolecast.installed import needing
 from rolecast.processes import prepare_output
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def _step(stage: Callable[P, str]) -> Callable[P, str]:
     def run(*args: P.args, **kwargs: P.kwargs) -> str:
         prepare_output()
         try:
-            return stage(*args, **kwargs)
+            with needing():
+                return stage(*args, **kwargs)
         except RolecastError as error:
             print(f"rolecast: {error}", file=sys.stderr, flush=True)
             sys.exit(error.exit_code)
