@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distributions, packages_distributions, requires
@@ -108,17 +108,19 @@ class Installation:
         return done.stderr.strip()
 
     @contextmanager
-    def serving(self, *arguments: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
-        """A service, which must end by itself when it is told to."""
-        command: Sequence[str] = [sys.executable, "-m", "rolecast.cli.main", *arguments]
-        process = subprocess.Popen(command, env=self.environ | environ, cwd=self.folder, stderr=subprocess.PIPE, text=True)
+    def serving(self, *arguments: str, **environ: str) -> Iterator[Path]:
+        """A service, which must end by itself when it is told to; gives the file with what it says."""
+        said = self.folder / "said.log"
+        with said.open("w") as log:
+            command = [sys.executable, "-m", "rolecast.cli.main", *arguments]
+            process = subprocess.Popen(command, env=self.environ | environ, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT)
         try:
-            yield process
+            yield said
         finally:
             process.terminate()
             try:
-                process.communicate(timeout=30)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.communicate()
+                process.wait()
                 raise
