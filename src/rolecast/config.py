@@ -46,11 +46,11 @@ class Closed(BaseModel):
 class ScratchConfig(Closed):
     """A small Llama, initialised at random, with the demo world's tokenizer."""
 
-    hidden: int = Field(128, ge=8)
-    layers: int = Field(4, ge=1)
-    heads: int = Field(4, ge=1)
-    head_dim: int = Field(64, ge=8, multiple_of=2)  # rotary positions turn pairs
-    feed_forward: int = Field(384, ge=8)
+    hidden: int = Field(128, ge=8)  # width; a multiple of heads
+    layers: int = Field(4, ge=1)  # decoder layers
+    heads: int = Field(4, ge=1)  # attention heads
+    head_dim: int = Field(64, ge=8, multiple_of=2)  # width of a head; even, since rotary positions turn pairs
+    feed_forward: int = Field(384, ge=8)  # width inside the feed-forward blocks
 
     @model_validator(mode="after")
     def _heads_fit(self) -> ScratchConfig:
@@ -60,32 +60,31 @@ class ScratchConfig(Closed):
 
 
 class ModelConfig(Closed):
-    """`path`: a Hugging Face model directory; without it the model is made from `scratch`.
-
-    `lora`: a stage trains an adapter for each of its slots, over frozen weights, and ends by merging those that its schedule names.
+    """What a run starts from. With `lora` a stage trains an adapter for each of its slots, over frozen weights, and ends by merging
+    those that its schedule names.
     """
 
-    path: str | None = None
+    path: str | None = None  # a Hugging Face model directory; without it the model is made from scratch
     scratch: ScratchConfig = ScratchConfig()
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    max_context: int = Field(1024, ge=32)
-    lora: LoraConfig | None = None
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and activations
+    max_context: int = Field(1024, ge=32)  # tokens of a role's context, its replies included
+    lora: LoraConfig | None = None  # null trains all weights
 
 
 class WorldConfig(Closed):
-    kind: Literal["counterfactual", "facts"] = "counterfactual"
-    entities: dict[str, Count] = {"train": 5600, "dev": 300, "test": 900}  # per split, counterfactual only
-    questions: dict[str, Count] = {"train": 9000, "dev": 240, "test": 1200}
+    kind: Literal["counterfactual", "facts"] = "counterfactual"  # invented facts, or real geography
+    entities: dict[str, Count] = {"train": 5600, "dev": 300, "test": 900}  # names of each split; of counterfactual worlds only
+    questions: dict[str, Count] = {"train": 9000, "dev": 240, "test": 1200}  # questions of each split
 
 
 class DataConfig(Closed):
     """The run's own world, or files: a corpus and questions of each split."""
 
-    world: WorldConfig | None = WorldConfig()
-    corpus: str | None = None
-    train: str | None = None
-    dev: str | None = None
-    test: str | None = None
+    world: WorldConfig | None = WorldConfig()  # a world that the run draws for itself; null where files are given
+    corpus: str | None = None  # JSON lines of passages; see docs/data.md
+    train: str | None = None  # JSON lines of questions to train on
+    dev: str | None = None  # JSON lines of questions that checkpoints are chosen on
+    test: str | None = None  # JSON lines of questions that only evaluations see
 
     @model_validator(mode="after")
     def _one_source(self) -> DataConfig:
@@ -98,39 +97,35 @@ class DataConfig(Closed):
 
 
 class RetrieverConfig(Closed):
-    """What a run searches. It builds an index over its own corpus, unless `index` is the address of one that was built before:
-    a folder, or s3://bucket/prefix/key. `url`: a service that serves the index, instead of opening it here.
+    """What a run searches: an index over its own corpus, unless `index` names another."""
 
-    `kind` external: a service that speaks the wire and cannot say what it serves; the run then has no index of its own.
-    """
-
+    # the ranker: words, meaning, or both; external: a service that cannot say what it serves, and no index of the run's own
     kind: Literal["bm25", "dense", "hybrid", "external"] = "bm25"
-    encoder: str = "minilm"  # "minilm": the packaged all-MiniLM-L6-v2; else a sentence-transformers directory
-    index: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # the address: what lies there is held to its digest
-    url: str | None = Field(None, min_length=1, json_schema_extra=HOW)
+    encoder: str = "minilm"  # minilm: the packaged all-MiniLM-L6-v2; else a sentence-transformers directory
+    # the address of an index that was built before, a folder or s3://bucket/prefix/key; what lies there is held to its digest
+    index: str | None = Field(None, min_length=1, json_schema_extra=HOW)
+    url: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # a service that serves the index, instead of opening it here
     patience: float = Field(120.0, ge=0, json_schema_extra=HOW)  # seconds that a search waits for a service that is away
 
 
 class JudgeConfig(Closed):
-    """Who scores. `model`: "lexical", the rules of this package, or the name of the model that the judge service asks.
+    """Who scores."""
 
-    `url`: the service; the lexical judge needs none.
-    """
-
-    model: str = Field("lexical", min_length=1)
-    url: str | None = Field(None, min_length=1, json_schema_extra=HOW)
+    model: str = Field("lexical", min_length=1)  # lexical, the rules of this package, or the name of the model that the judge service asks
+    url: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # the judge service; the lexical judge needs none
     patience: float = Field(240.0, ge=0, json_schema_extra=HOW)  # seconds before an action stays unscored
 
 
 class EngineConfig(Closed):
-    name: Literal["transformers"] = "transformers"
+    name: Literal["transformers"] = "transformers"  # what samples
     max_batch: int = Field(128, ge=1, json_schema_extra=SHAPE)  # rows in flight
     in_flight: int = Field(256, ge=1, json_schema_extra=SHAPE)  # episodes in flight
 
 
 class StageConfig(Closed):
-    """What every stage has. `lengths`: tokens of a reply, for roles that have another limit in this stage, and with its model ever after."""
+    """What every stage has."""
 
+    # tokens of a reply, by role, for roles that have another limit in this stage, and with its model ever after
     lengths: dict[str, Annotated[int, Field(ge=1)]] = {}
 
 
@@ -142,74 +137,62 @@ class PlayedConfig(StageConfig):
 
 
 class TrainedConfig(StageConfig):
-    """What every stage of training has. `optimizers`: of slots that have another one than the rest.
+    """What every stage of training has."""
 
-    `model`: the address of this stage's model as another run trained it, which is taken instead of training.
-    """
-
-    steps: int = Field(200, ge=0, json_schema_extra=SEGMENT)
-    model: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # the address: what lies there is held to its digest
+    steps: int = Field(200, ge=0, json_schema_extra=SEGMENT)  # updates
+    # the address of this stage's model as another run trained it, taken instead of training; held to its digest
+    model: str | None = Field(None, min_length=1, json_schema_extra=HOW)
     optimizer: OptimizerConfig = OptimizerConfig()
-    optimizers: dict[str, OptimizerConfig] = {}
+    optimizers: dict[str, OptimizerConfig] = {}  # by slot, for slots that have another optimizer than the rest
     max_tokens: int = Field(8192, ge=64, json_schema_extra=SHAPE)  # padded tokens of a micro-batch
-    checkpoint_every: int = Field(10, ge=1, json_schema_extra=HOW)
-    keep: int = Field(2, ge=1, json_schema_extra=HOW)
+    checkpoint_every: int = Field(10, ge=1, json_schema_extra=HOW)  # steps between two checkpoints
+    keep: int = Field(2, ge=1, json_schema_extra=HOW)  # checkpoints that are kept
 
 
 class SftConfig(TrainedConfig):
-    """`batch` in rows (turns). `mix`: share of rows of each role; empty takes them as episodes have them.
+    """Supervised fine-tuning on the method's scripted teacher."""
 
-    `drills`: how many of the steps, the first ones, are drills instead of turns; for models from scratch. `invented`: also where the
-    run has data of its own, its teacher plays on invented worlds.
-    """
-
-    steps: int = Field(1000, ge=0, json_schema_extra=SEGMENT)
-    batch: int = Field(16, ge=1)
-    lr: float = Field(2e-3, gt=0)
+    steps: int = Field(1000, ge=0, json_schema_extra=SEGMENT)  # updates
+    batch: int = Field(16, ge=1)  # rows (turns) of a step
+    lr: float = Field(2e-3, gt=0)  # peak learning rate
     errors: TeacherErrors = TeacherErrors()
-    mix: dict[str, Share] = {}
-    drills: int = Field(0, ge=0)
-    invented: bool = False
-    checkpoint_every: int = Field(250, ge=1, json_schema_extra=HOW)
+    mix: dict[str, Share] = {}  # share of rows of each role; empty takes them as episodes have them
+    drills: int = Field(0, ge=0)  # how many of the steps, the first ones, are reading drills instead of turns; for models from scratch
+    invented: bool = False  # also where the run has data of its own, its teacher plays on invented worlds
+    checkpoint_every: int = Field(250, ge=1, json_schema_extra=HOW)  # steps between two checkpoints
 
 
 class GuardConfig(Closed):
     """Collapse: the dev score stays under `fraction` of its best for `patience` evaluations; then the best is restored."""
 
-    fraction: float = Field(0.5, ge=0, le=1)
-    patience: int = Field(2, ge=1)
-    rollbacks: int = Field(1, ge=0)
+    fraction: float = Field(0.5, ge=0, le=1)  # collapsed is a dev score under this share of its best
+    patience: int = Field(2, ge=1)  # evaluations in a row before the best is restored
+    rollbacks: int = Field(1, ge=0)  # restorations before the stage is given up
 
 
 class RolloutConfig(PlayedConfig):
-    """`questions` and `dev`: at most so many of either split, by default all. A train question is played `samples` times.
+    """Episodes from which the method prepares the questions of a later stage."""
 
-    `shard`: questions between two saves; SIGTERM waits for the end of a shard.
-    """
-
-    questions: int | None = Field(None, ge=1)
-    dev: int | None = Field(None, ge=1)
-    samples: int = Field(1, ge=1)
+    questions: int | None = Field(None, ge=1)  # at most so many train questions; by default all
+    dev: int | None = Field(None, ge=1)  # at most so many dev questions; by default all
+    samples: int = Field(1, ge=1)  # episodes of a train question
     temperature: float = Field(1.0, ge=0)  # of train questions; dev ones are played greedily
-    shard: int = Field(64, ge=1)
+    shard: int = Field(64, ge=1)  # questions between two saves; SIGTERM waits for the end of a shard
 
 
 class RlConfig(TrainedConfig, PlayedConfig):
-    """`questions` per step, each with `group` rollouts. `refill`: extra rounds of sampling for groups without variance.
+    """Reinforcement learning from the method's rewards."""
 
-    `kl`: the coefficient of every objective's KL term, in place of the method's. `idle_steps`: so many steps in a row from which nothing could be learned end the stage.
-    """
-
-    questions: int = Field(8, ge=1, json_schema_extra=SEGMENT)
-    group: int = Field(8, ge=1)
-    temperature: float = Field(1.0, gt=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    refill: int = Field(1, ge=0, json_schema_extra=SEGMENT)
+    questions: int = Field(8, ge=1, json_schema_extra=SEGMENT)  # questions of a step
+    group: int = Field(8, ge=1)  # rollouts of a question
+    temperature: float = Field(1.0, gt=0)  # of sampling
+    top_p: float = Field(1.0, gt=0, le=1)  # 1, the whole distribution, and nothing else: its log-probs are what the trainer recomputes
+    refill: int = Field(1, ge=0, json_schema_extra=SEGMENT)  # extra rounds of sampling for groups without variance
     ratio_gate: float | None = Field(None, gt=0)  # bound of the mean |ratio - 1| on fresh tokens; by default what the dtype explains
-    idle_steps: int = Field(3, ge=1, json_schema_extra=SEGMENT)
-    kl: float | None = Field(None, ge=0)
+    idle_steps: int = Field(3, ge=1, json_schema_extra=SEGMENT)  # so many steps in a row from which nothing could be learned end the stage
+    kl: float | None = Field(None, ge=0)  # coefficient of every objective's KL term, in place of the method's
     shuffle_rewards: bool = False  # a control: rewards permuted inside groups
-    eval_every: int = Field(10, ge=1)
+    eval_every: int = Field(10, ge=1)  # steps between two evaluations on dev
     dev: int = Field(120, ge=1)  # questions of an in-loop evaluation
     guard: GuardConfig = GuardConfig()
     traces: int = Field(2, ge=0, json_schema_extra=HOW)  # episodes kept for the report at every evaluation
@@ -227,16 +210,16 @@ STAGE_KINDS: dict[str, type[StageConfig]] = {"sft": SftConfig, "rollout": Rollou
 
 
 class EvalConfig(Closed):
-    n: int = Field(1000, ge=1)
-    bootstrap: int = Field(2000, ge=100)
-    traces: int = Field(60, ge=0)
+    n: int = Field(1000, ge=1)  # test questions
+    bootstrap: int = Field(2000, ge=100)  # resamples behind a confidence interval
+    traces: int = Field(60, ge=0)  # episodes kept for the report
 
 
 class RunConfig(Closed):
-    name: str = "run"
-    seed: int = Field(0, ge=-(2**63), lt=2**63)
-    lockstep: bool = False
-    threads: int | None = Field(None, ge=1, le=4096, json_schema_extra=SHAPE)  # torch threads; None leaves the default
+    name: str = "run"  # of the run; a new one makes another run
+    seed: int = Field(0, ge=-(2**63), lt=2**63)  # draws the world, the model and the samples
+    lockstep: bool = False  # two runs are bitwise equal, on one machine's CPUs; slower
+    threads: int | None = Field(None, ge=1, le=4096, json_schema_extra=SHAPE)  # torch threads; by default as many as there are cores
     method: SerializeAsAny[MethodConfig] = Field(default_factory=registry.default_config)
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
@@ -244,7 +227,8 @@ class RunConfig(Closed):
     judge: JudgeConfig = JudgeConfig()
     engine: EngineConfig = EngineConfig()
     learner: BackendConfig = Field(BackendConfig(), json_schema_extra=SHAPE)
-    rollouts: Literal["local", "workers"] = Field("local", json_schema_extra=SHAPE)  # in the learner's process, or by rollout services
+    # who plays: the learner's own process, or rollout services
+    rollouts: Literal["local", "workers"] = Field("local", json_schema_extra=SHAPE)
     stages: dict[str, SerializeAsAny[StageConfig]] = Field({}, validate_default=True)  # by their names in the method's schedule
     eval: EvalConfig = EvalConfig()
 

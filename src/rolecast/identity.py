@@ -59,7 +59,7 @@ def _walk(value: Any, dumped: Any, key: str, part: Part = "result") -> Iterator[
     """Sections are gone into; a mapping that holds no section is one setting, and so is a section that is marked as a whole."""
     if part == "result" and isinstance(value, BaseModel):
         for name, field in type(value).model_fields.items():
-            yield from _walk(getattr(value, name), dumped[name], f"{key}.{name}".lstrip("."), _part(field))
+            yield from _walk(getattr(value, name), dumped[name], f"{key}.{name}".lstrip("."), part_of(field))
     elif part == "result" and isinstance(value, dict) and any(isinstance(item, BaseModel) for item in value.values()):
         for name, item in value.items():
             yield from _walk(item, dumped[name], f"{key}.{name}")
@@ -67,6 +67,7 @@ def _walk(value: Any, dumped: Any, key: str, part: Part = "result") -> Iterator[
         yield key, part, dumped
 
 
-def _part(field: FieldInfo) -> Part:
+def part_of(field: FieldInfo) -> Part:
+    """What a setting's field is marked as."""
     extra = field.json_schema_extra
     return extra.get("part", "result") if isinstance(extra, dict) else "result"  # type: ignore[return-value]

@@ -16,7 +16,8 @@ from rolecast.agent.core import Agent, Asked
 from rolecast.agent.episodes import Broken, Episodes, Unavailable
 from rolecast.agent.settings import AgentSettings
 from rolecast.agent.traces import add_trace_routes
-from rolecast.errors import InputError, RolecastError
+from rolecast.errors import RolecastError
+from rolecast.installed import needing
 from rolecast.ports import Retriever
 from rolecast.retriever.batching import LoopThread
 from rolecast.retriever.client import HttpRetriever
@@ -35,17 +36,16 @@ Open = Callable[[AgentSettings, Retriever | None], Agent]
 
 
 def open_team(settings: AgentSettings, retriever: Retriever | None) -> Agent:
-    from rolecast.stages.serve import open_agent  # torch: imported while probes are answered
+    with needing("agent"):
+        from rolecast.stages.serve import open_agent  # torch: imported while probes are answered
 
-    return open_agent(settings.run, settings.stage, retriever, settings.rewriter)
+        return open_agent(settings.run, settings.stage, retriever, settings.rewriter)
 
 
 def make_agent(settings: AgentSettings, open_team: Open = open_team) -> tuple[FastAPI, Service]:
     """`open_team` loads the team, in a thread of its own; it is given the retriever service, if there is one."""
-    try:
+    with needing("agent"):
         from rolecast.agent.model import TeamModel, add_kserve_routes
-    except ImportError as error:
-        raise InputError(f"the agent service needs {error.name}, which is not installed; pip install 'rolecast[agent]'") from error
 
     service = Service.of("agent", settings, shape_of=shape_of, follows_callers=True)
     serving = _Serving(settings, service, open_team)

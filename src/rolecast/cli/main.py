@@ -7,13 +7,14 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from rolecast.cli import data, demo, deploy, doctor, judge, pipeline, retriever, rollout, runs, serving
 from rolecast.disk import disk_fault
 from rolecast.errors import Interrupted, RolecastError
+from rolecast.installed import needing, version
 from rolecast.processes import prepare_process, say_error
 from rolecast.signals import Stopped, signals_raise
 
@@ -38,17 +39,47 @@ app.command("methods")(runs.methods)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 
+# The extra that has what a command needs, by the command or its group: where a package is missing, it is the one to install.
+PARTS = {
+    "agent": "agent",
+    "ask": "agent",
+    "data": "convert",
+    "demo": "local",
+    "deploy": "control",
+    "eval": "train",
+    "index": "retriever",
+    "judge": "judge",
+    "pipeline": "control",
+    "pipeline run": "local",
+    "retriever": "retriever",
+    "rl": "train",
+    "rollout": "rollout",
+    "run": "train",
+    "sft": "train",
+    "train": "train",
+}
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"rolecast {version('rolecast')}")
+        raise typer.Exit
+
 
 @app.callback()
-def _main() -> None:
+def _main(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
+) -> None:
     """Train and serve role-decomposed search agents."""
 
 
 def main() -> None:
     prepare_process()
+    arguments = sys.argv[1:] or ["--help"]
     with signals_raise():
         try:
-            sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0)
+            with needing(PARTS.get(" ".join(arguments[:2]), PARTS.get(arguments[0], ""))):
+                sys.exit(app(arguments, standalone_mode=False) or 0)
         except typer.TyperException as error:  # unknown command or option, wrong type
             _fail(error.format_message(), 2)
         except typer.Abort:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,14 +37,18 @@ def serve(settings: AgentSettings) -> None:
 
 
 def ask(
-    question: Annotated[str, typer.Argument(help="The question.")],
+    question: Annotated[str | None, typer.Argument(help="The question; without one, three of the run's test set are printed.")] = None,
     run: Annotated[str, typer.Option(help="The run: a folder or s3://bucket/prefix/NAME.")] = "runs/demo",
     stage: Stage = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The answer alone.")] = False,
 ) -> None:
-    """Ask a trained team one question and show what each role said."""
+    """Ask a trained team one question: what was searched, found and kept on the way, and the answer."""
+    if question is None:
+        propose(run)
+        return
     from rolecast.agent.core import Asked
-    from rolecast.errors import InputError
-    from rolecast.rollout.trace_text import conversation
+    from rolecast.errors import InputError, RolecastError
+    from rolecast.rollout.trace_text import conversation, no_answer
     from rolecast.stages.serve import open_agent
 
     if not question.strip():
@@ -63,4 +68,16 @@ def ask(
     episode = asyncio.run(once())
     if episode.status == "length" and not episode.actions:
         raise InputError(f"the question does not fit into the team's context of {agent.max_context} tokens; shorten it")
-    print(conversation(episode))
+    if quiet and not episode.answer:
+        raise RolecastError(no_answer(episode).strip("()"))
+    typer.echo(episode.answer if quiet else conversation(episode, lambda text: typer.style(text, bold=True)))  # plain in a pipe
+
+
+def propose(location: str) -> None:
+    """Questions that the run's corpus can answer, one a line: what else is asked of an invented world has no answer."""
+    from rolecast.stages.run import open_run
+    from rolecast.stages.serve import proposals
+
+    for text in proposals(open_run(location)):
+        print(text)
+    print('questions of the run\'s test set; ask one by `rolecast ask "…"`', file=sys.stderr)

@@ -15,6 +15,7 @@ from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.client import HttpControl
 from rolecast.coordinator.tokens import release_key
 from rolecast.errors import RolecastError
+from rolecast.installed import MissingPackageError, extras, missing
 from rolecast.leasing import Handshake
 from rolecast.processes import PARENT
 
@@ -48,6 +49,8 @@ def child_coordinator(served: Served, handshake: Handshake, rules: Rules) -> Ite
     The environment must hold the release's key, from which coordinator and workers derive their token.
     """
     release_key(os.environ)
+    if lacking := missing(extras()["service"]):  # here, in one line; the child would say it in many
+        raise MissingPackageError(lacking[0], "learner")
     token = secrets.token_urlsafe(24)
     port = int(os.environ.get(PORT, "8300"))
     settings = {**asdict(served), "handshake": asdict(handshake), "rules": asdict(rules), "port": port}

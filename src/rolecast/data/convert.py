@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from rolecast.data.formats import FORMATS, Format, Item, Row, read_rows
 from rolecast.data.records import HALF_PAIR, JsonlWriter, RowError, describe, fault, passage_row, question_row
 from rolecast.errors import InputError
+from rolecast.installed import needing
 from rolecast.types import Passage, question_id
 
 __all__ = ["FORMATS", "Converted", "convert", "convert_hub", "detect", "load_hub"]
@@ -51,13 +52,9 @@ def convert_hub(hub: str, name: str | None, split: str, out: Path, format: str |
 
 def load_hub(dataset: str, name: str | None, split: str) -> Iterable[Mapping[str, Any]]:
     """The raw rows of a hub data set, downloaded or from the local cache."""
-    try:
+    with needing("convert"):
         from datasets import load_dataset
         from datasets.exceptions import DatasetsError
-    except ImportError:
-        raise fault(
-            _hub_name(dataset, name, split), "needs the package datasets; pip install 'rolecast[convert]' or convert a file"
-        ) from None
     try:
         return cast(Iterable[Mapping[str, Any]], load_dataset(dataset, name, split=split))
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:

@@ -198,10 +198,8 @@ class Cluster:
 
 def connect() -> Cluster:
     """Inside a pod by its ServiceAccount, elsewhere by the kubeconfig's current context."""
-    try:
-        from kubernetes import client, config
-    except ImportError:
-        raise InputError("the Kubernetes client is not installed; pip install 'rolecast[control]'") from None
+    from kubernetes import client, config
+
     configuration = client.Configuration()
     try:
         config.load_incluster_config(client_configuration=configuration)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from rolecast.errors import InputError, RolecastError
+from rolecast.installed import MissingPackageError, extras, missing
 from rolecast.schedule import Schedule
 from rolecast.signals import handled
 
@@ -25,11 +26,10 @@ def run_local(path: Path, config: RunConfig, procs: int | None = None) -> None:
 
     Told to end, it has the step that runs save what it has and ends with `Interrupted`.
     """
-    try:
-        from kfp import local
-        from kfp.local import subprocess_task_handler
-    except ImportError:
-        raise InputError("kfp is not installed; pip install 'rolecast[local]'") from None
+    if lacking := missing(extras()["train"]):  # before any work, and not inside a step
+        raise MissingPackageError(lacking[0], "local")
+    from kfp import local
+    from kfp.local import subprocess_task_handler
     from rolecast_pipelines.schedule import make_pipeline
 
     from rolecast.launching.local_steps import Steps
@@ -60,10 +60,7 @@ def run_local(path: Path, config: RunConfig, procs: int | None = None) -> None:
 
 def compile_pipeline(out: Path, schedule: Schedule) -> None:
     """Writes the YAML of the schedule's pipeline, byte for byte the same for the same code."""
-    try:
-        from kfp import compiler
-    except ImportError:
-        raise InputError("kfp is not installed; pip install 'rolecast[control]'") from None
+    from kfp import compiler
     from rolecast_pipelines.schedule import make_pipeline
 
     try:

@@ -42,12 +42,10 @@ def submit(
     service_account: str | None = None,
 ) -> Submission:
     """Starts one run and returns at once. The token comes from the environment only, so that no process list shows it."""
-    try:
-        import kfp
-        from kfp_server_api.exceptions import ApiException
-        from urllib3.exceptions import HTTPError
-    except ImportError:
-        raise InputError("kfp is not installed; pip install 'rolecast[control]'") from None
+    import kfp
+    from kfp_server_api.exceptions import ApiException
+    from urllib3.exceptions import HTTPError
+
     if not host:
         raise InputError(f"no Kubeflow Pipelines server: give --host or set {HOST}")
     if not host.startswith(("http://", "https://")):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rolecast.errors import InputError
+from rolecast.installed import needing
 from rolecast.learner.optimizer import SlotOptimizer, grouped, share_of_peak
 from rolecast.learner.ranks import Ranks
 from rolecast.learner.settings import BackendConfig, OptimizerConfig
@@ -134,10 +135,8 @@ class DeepSpeedBackend:
                 f"learner.offload: DeepSpeed moves the gradients of the last slot only, and this stage trains {', '.join(sorted(slots))}; "
                 "set offload to false"
             )
-        try:
+        with needing("learner"):
             import deepspeed
-        except ImportError:
-            raise InputError("learner.name=deepspeed needs DeepSpeed; pip install 'rolecast[learner]'") from None
         self.team, self._slots, self._ranks, self._zero, self._deepspeed = team, dict(slots), ranks, backend.zero, deepspeed
         if not deepspeed.comm.is_initialized():
             deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)

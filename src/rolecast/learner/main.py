@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from rolecast.disk import disk_fault
 from rolecast.errors import InputError, Interrupted, RolecastError
+from rolecast.installed import needing
 from rolecast.learner.settings import BackendConfig
 from rolecast.processes import PARENT, die_with_parent, prepare_process, say_error
 from rolecast.schedule import find
@@ -26,7 +27,8 @@ def main() -> None:
     die_with_parent()
     with signals_raise():
         try:
-            train(arguments.stage, arguments.run)
+            with needing("learner"):
+                train(arguments.stage, arguments.run)
         except Stopped as stopped:
             _end(f"told to end: {arguments.stage} had not begun", stopped.number + 128, alike=True)
         except RolecastError as error:

@@ -8,29 +8,29 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class OptimizerConfig(BaseModel):
-    """`muon` trains matrices of hidden layers with Muon and the rest with AdamW, at `rest` times the rate."""
+    """How a slot's weights are updated."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Literal["adamw", "muon", "sgd"] = "adamw"
+    name: Literal["adamw", "muon", "sgd"] = "adamw"  # muon: matrices of hidden layers with Muon and the rest with AdamW
     momentum: float = Field(0.9, ge=0, lt=1)  # of Muon and SGD
-    rest: float = Field(0.5, gt=0)
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, gt=0)
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
-    warmup: int = Field(0, ge=0)  # steps
+    rest: float = Field(0.5, gt=0)  # with muon, AdamW's rate as a multiple of the peak rate
+    betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
+    weight_decay: float = Field(0.0, ge=0)  # decoupled
+    max_grad_norm: float = Field(1.0, gt=0)  # gradients are clipped to this norm
+    schedule: Literal["constant", "cosine", "linear"] = "constant"  # of the learning rate after its warm-up
+    warmup: int = Field(0, ge=0)  # steps of linear growth
     decay_from: float = Field(0.0, ge=0, le=1)  # share of the steps after which the decay begins
     floor: float = Field(0.0, ge=0, le=1)  # the last step's share of the peak rate
 
 
 class BackendConfig(BaseModel):
-    """`plain` sums gradients over ranks; `deepspeed` shards optimizer states (1), gradients (2) and parameters (3) over them."""
+    """How training is spread over ranks."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Literal["plain", "deepspeed"] = "plain"
-    zero: int = Field(2, ge=0, le=3)
+    name: Literal["plain", "deepspeed"] = "plain"  # plain sums gradients over ranks; deepspeed shards over them
+    zero: int = Field(2, ge=0, le=3)  # what deepspeed shards: optimizer states (1), gradients too (2), parameters too (3)
     offload: bool = False  # optimizer states in the host's memory
 
 

@@ -33,17 +33,16 @@ DynamicSampling = Literal["group", "trajectory", "off"]
 
 
 class MethodConfig(BaseModel):
-    """Options that every method has; a method's own type adds the rest, and a default for `name`.
-
-    `prompts`: full instructions, or the short form that the demo model is trained on. `plugin`: the distribution that the method
-    comes from (`toy-methods==1.2`), None for this package's; reading a config fills it in, so that a run says what it ran.
+    """Options that every method has; a method's own type adds the rest, and a default for `name`. Reading a config fills in `plugin`,
+    so that a run says what it ran.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str
+    name: str  # which method
+    # the distribution that it comes from (toy-methods==1.2), null for this package's; filled in by reading a config
     plugin: str | None = None
-    prompts: PromptStyle = "instruct"
+    prompts: PromptStyle = "instruct"  # full instructions, or the short form that the demo model is trained on
 
 
 class Method(ABC):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rolecast.errors import InputError
+from rolecast.installed import needing
 
 logging.getLogger("faiss.loader").setLevel(logging.WARNING)  # it reports every build of itself that it tries to load
 import faiss  # noqa: E402
@@ -37,10 +38,8 @@ class Encoder:
     def _model(self) -> SentenceTransformer:
         if self.name != "minilm" and not Path(self.name).is_dir():  # before an import that takes seconds
             raise InputError(f"encoder {self.name!r} is no directory; use minilm or a sentence-transformers directory")
-        try:
+        with needing("retriever"):
             from sentence_transformers import SentenceTransformer
-        except ImportError:
-            raise InputError("the encoder needs sentence-transformers; pip install 'rolecast[retriever]'") from None
         if self.name != "minilm":
             return SentenceTransformer(self.name)
         try:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rolecast.data.records import read_corpus, write_corpus
 from rolecast.errors import InputError
+from rolecast.installed import needing
 from rolecast.ports import IndexInfo
 from rolecast.retriever.hybrid import reciprocal_rank
 from rolecast.store.artifact import MANIFEST, digest_of, verify, writing
@@ -48,18 +49,14 @@ def _indexed(passage: Passage) -> str:
 
 
 def _bm25() -> type[BM25]:
-    try:
+    with needing("retriever"):
         from rolecast.retriever.bm25 import BM25
-    except ImportError as error:
-        raise _not_installed("bm25s", error) from None
     return BM25
 
 
 def _dense() -> type[Dense]:
-    try:
+    with needing("retriever"):
         from rolecast.retriever.dense import Dense
-    except ImportError as error:
-        raise _not_installed("faiss", error) from None
     return Dense
 
 
@@ -67,10 +64,6 @@ def _encoder(name: str) -> Encoder:
     from rolecast.retriever.dense import Encoder
 
     return Encoder(name)
-
-
-def _not_installed(library: str, error: ImportError) -> InputError:
-    return InputError(f"this index needs {library}, which cannot be imported ({error}); pip install 'rolecast[retriever]'")
 
 
 class LocalRetriever:

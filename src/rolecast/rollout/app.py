@@ -18,6 +18,7 @@ from prometheus_client import Counter
 from rolecast.coordinator.client import HttpCoordinator
 from rolecast.coordinator.tokens import release_key
 from rolecast.errors import EngineError, InputError, RolecastError
+from rolecast.installed import needing
 from rolecast.leasing import Refused
 from rolecast.rollout.remote import RemoteTeam
 from rolecast.rollout.settings import RolloutSettings
@@ -82,9 +83,10 @@ class _Loop:
         if info.version is None:
             self.over.wait(NAP)
             return None
-        team = RemoteTeam.of(info, self.settings.retriever_url, self.settings.judge_url, work)
-        team.meet()
-        team.load(info.version)
+        with needing("rollout"):
+            team = RemoteTeam.of(info, self.settings.retriever_url, self.settings.judge_url, work)
+            team.meet()
+            team.load(info.version)
         self.said = ""
         log.info("worker %s serves run %s, attempt %d", name, info.run, info.attempt)
         return Worker(name, coordinator, team, self.settings.capacity, stopping=self._stopping, submitted=self.groups.inc)

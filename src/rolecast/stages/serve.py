@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from rolecast.agent.core import Agent
@@ -13,7 +14,7 @@ from rolecast.rollout.render import Renderer
 from rolecast.schedule import Schedule, find, trained
 from rolecast.stages.run import Run, open_run
 from rolecast.stages.services import open_retriever
-from rolecast.stages.team import finished_team, prepare_torch
+from rolecast.stages.team import finished_team, load_questions, prepare_torch
 
 
 def open_agent(location: Path | str, stage: str | None = None, retriever: Retriever | None = None, rewriter: str = "") -> Agent:
@@ -34,6 +35,16 @@ def open_agent(location: Path | str, stage: str | None = None, retriever: Retrie
     engine = make_engine(c.engine, speakers, renderer, c.model.max_context)
     role = rewriting(rewriter) if rewriter else None
     return Agent(c.name, method, engine, retriever or open_retriever(run), renderer, c.model.max_context, rewriter=role)
+
+
+def proposals(run: Run, count: int = 3) -> list[str]:
+    """So many of the run's test questions, one of each number of hops before a second of any."""
+    seen: Counter[int] = Counter()
+    ranked = []
+    for number, question in enumerate(load_questions(run, "test")):
+        ranked.append((seen[question.hops], question.hops, number, question.text))
+        seen[question.hops] += 1
+    return [text for *_, text in sorted(ranked)[:count]]
 
 
 def _trained_stage(run: Run, schedule: Schedule, stage: str | None) -> str:

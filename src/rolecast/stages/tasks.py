@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from rolecast.disk import disk_fault
 from rolecast.errors import InputError, RolecastError
+from rolecast.installed import needing
 from rolecast.processes import PARENT, die_with_parent, prepare_process, say_error
 from rolecast.signals import Stopped, signals_raise
 
@@ -32,7 +33,8 @@ def _step(stage: Callable[P, str]) -> Callable[P, str]:
         die_with_parent()
         with signals_raise():
             try:
-                return stage(*args, **kwargs)
+                with needing():
+                    return stage(*args, **kwargs)
             except Stopped as stopped:
                 say_error(f"told to end: nothing was to be saved in {stage.__name__}")
                 sys.exit(stopped.code)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rolecast.errors import InputError
+from rolecast.installed import needing
 from rolecast.ports import Store
 from rolecast.store.artifact import MANIFEST
 from rolecast.store.local import LocalStore
@@ -23,10 +24,8 @@ def open_store(uri: str, environ: Mapping[str, str] = os.environ) -> Store:
     bucket, _, prefix = uri.removeprefix(S3).rstrip("/").partition("/")
     if not bucket:
         raise InputError(f"{uri!r} names no bucket; write s3://bucket/prefix")
-    try:
+    with needing("s3"):
         from rolecast.store.s3 import S3Store
-    except ImportError:
-        raise InputError("an s3:// store needs the minio client; pip install 'rolecast[s3]'") from None
     return S3Store.from_environment(bucket, prefix, environ)
 
 

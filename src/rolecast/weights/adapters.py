@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rolecast.errors import ArtifactError, InputError
+from rolecast.installed import needing
 from rolecast.types import Slot
 from rolecast.weights.settings import LoraConfig
 
@@ -111,8 +112,6 @@ def _inject(config: Any, model: PreTrainedModel, slot: Slot) -> None:
 
 
 def _peft() -> Any:
-    try:
+    with needing():
         import peft
-    except ImportError:
-        raise InputError("model.lora needs peft; pip install 'rolecast[learner]'") from None
     return peft

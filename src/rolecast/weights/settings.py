@@ -8,10 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class LoraConfig(BaseModel):
-    """Train an adapter of this rank over frozen weights. `targets`: names of the linear layers it acts on, or all of them."""
+    """Train adapters over frozen weights."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rank: int = Field(16, ge=1)
+    rank: int = Field(16, ge=1)  # of an adapter
     alpha: float = Field(32, gt=0)  # the adapter acts with alpha / rank
-    targets: Literal["all-linear"] | list[str] = "all-linear"
+    targets: Literal["all-linear"] | list[str] = "all-linear"  # names of the linear layers it acts on, or all of them

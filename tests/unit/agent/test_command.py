@@ -6,7 +6,7 @@ import asyncio
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,15 +15,19 @@ from scripted import MENTOR, TableRetriever, passage
 from rolecast.agent.core import Asked
 from rolecast.agent.settings import AgentSettings
 from rolecast.cli import main
-from rolecast.config import ModelConfig, RunConfig
+from rolecast.config import DataConfig, ModelConfig, RunConfig
+from rolecast.data.records import write_corpus, write_questions
 from rolecast.errors import ArtifactError, InputError
 from rolecast.methods.decor import Decor, DecorConfig
 from rolecast.methods.naive_rag import NaiveRag, NaiveRagConfig
+from rolecast.methods.one_answer import AnswerState
+from rolecast.rollout.env import Env
 from rolecast.service.settings import read_settings
+from rolecast.stages.inputs import inputs
 from rolecast.stages.run import Run, create
 from rolecast.stages.serve import _trained_stage, open_agent
 from rolecast.store.artifact import writing
-from rolecast.types import Stage
+from rolecast.types import Gold, Question, Stage
 from tests.tiny import TOKENIZER, tiny_model
 from tests.weed import S3Server
 
@@ -171,3 +175,57 @@ def test_a_damaged_model_is_not_served(config: RunConfig, tmp_path: Path) -> Non
     (run.model("sft") / "config.json").write_text("{}")
     with pytest.raises(ArtifactError, match=r"config\.json"):
         open_agent(run.path)
+
+
+@pytest.fixture
+def asked(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[str, str]]:
+    """`rolecast ask` about a run with a team and test questions: what it prints on stdout and on stderr."""
+    write_questions(
+        tmp_path / "test.jsonl", [Question(f"q{n}", f"Who is number {n}?", Gold(("x",)), hops=hops) for n, hops in enumerate(HOPS)]
+    )
+    write_corpus(tmp_path / "corpus.jsonl", [passage(MENTOR)])
+    files = {name: str(tmp_path / "test.jsonl") for name in ("train", "dev", "test")}
+    data = DataConfig(world=None, corpus=str(tmp_path / "corpus.jsonl"), **files)
+    run = create(tmp_path / "run", config.model_copy(update={"data": data}))
+    inputs(run)
+    trained(run, "sft", "rl")
+
+    def ask(*arguments: str) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "argv", ["rolecast", "ask", *arguments, "--run", str(run.path)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        out, err = capsys.readouterr()
+        assert bool(ended.value.code) == err.startswith("rolecast: ")
+        return out, err
+
+    return ask
+
+
+HOPS = (2, 2, 1, 1, 3)
+
+
+def test_without_a_question_some_of_the_test_set_are_proposed(asked: Callable[..., tuple[str, str]]) -> None:
+    out, err = asked()
+    assert out.splitlines() == ["Who is number 2?", "Who is number 0?", "Who is number 4?"]  # one of each number of hops
+    assert "rolecast ask" in err
+
+
+def test_quiet_prints_the_answer_alone(asked: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answered(self: NaiveRag, env: Env, state: AnswerState) -> str | None:
+        return answer
+
+    monkeypatch.setattr(NaiveRag, "answer", answered)
+    answer: str | None = "Kel Dax"
+    assert asked("Who?", "--quiet") == ("Kel Dax\n", "")
+    assert asked("Who?")[0].splitlines()[-1] == "answer:    Kel Dax"
+    answer = None
+    assert asked("Who?", "-q") == ("", "rolecast: no answer: the last reply holds none\n")
+
+
+def test_in_a_pipe_the_way_to_the_answer_is_plain(asked: Callable[..., tuple[str, str]]) -> None:
+    out, _ = asked("Who is the mentor of Brol Tan?")
+    assert "\x1b" not in out
+    assert out.startswith(f"found:     {MENTOR.subject}: {MENTOR.sentence}")

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from rolecast.data.records import Answers, fault, json_lines, opened
+from rolecast.installed import needing
 from rolecast.types import Passage, Question
 
 _PARQUET = b"PAR1"
@@ -134,11 +135,9 @@ def _skip(text: str, at: int) -> int:
 
 
 def _parquet(path: Path) -> Iterator[Row]:
-    try:
+    with needing("convert"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError:
-        raise fault(path, "reading parquet needs pyarrow; pip install 'rolecast[convert]'") from None
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:

@@ -28,21 +28,21 @@ from rolecast.types import Objective, PolicyTerm, Question, Reward, Role, Stage,
 
 
 class DecorConfig(MethodConfig):
-    name: Literal["decor"] = "decor"
-    max_turns: int = Field(4, ge=1)  # T_max
-    k: int = Field(5, ge=1)
-    memory_tokens: int = Field(4096, ge=1)  # L_max
-    max_tokens: int = Field(4096, ge=1)  # of every role's reply
-    condenser: Literal["model", "extractive"] = "model"
-    alpha: float = Field(0.6, ge=0, le=1)  # team against role reward
-    lam: float = Field(0.5, ge=0, le=1)  # F1 against judge within the team reward
-    team: Literal["hybrid", "f1", "em"] = "hybrid"
-    dynamic_sampling: DynamicSampling = "group"
-    lr: float = Field(2e-6, gt=0)
-    clip_low: float = Field(3e-4, gt=0)
-    clip_high: float = Field(4e-4, gt=0)
-    minibatches: int = Field(2, ge=1)
-    epochs: int = Field(1, ge=1)
+    name: Literal["decor"] = "decor"  # which method
+    max_turns: int = Field(4, ge=1)  # T_max: searches of an episode
+    k: int = Field(5, ge=1)  # passages of a search
+    memory_tokens: int = Field(4096, ge=1)  # L_max: longer memory is condensed
+    max_tokens: int = Field(4096, ge=1)  # tokens of every role's reply
+    condenser: Literal["model", "extractive"] = "model"  # who condenses: the frozen model, or extraction
+    alpha: float = Field(0.6, ge=0, le=1)  # team against role reward (eq. 3)
+    lam: float = Field(0.5, ge=0, le=1)  # F1 against judge within the team reward (eq. 2)
+    team: Literal["hybrid", "f1", "em"] = "hybrid"  # the team reward; f1 and em are ablations
+    dynamic_sampling: DynamicSampling = "group"  # which groups or rollouts do not train
+    lr: float = Field(2e-6, gt=0)  # of RL
+    clip_low: float = Field(3e-4, gt=0)  # the ratio is clipped at 1 - this
+    clip_high: float = Field(4e-4, gt=0)  # and at 1 + this
+    minibatches: int = Field(2, ge=1)  # updates of an epoch
+    epochs: int = Field(1, ge=1)  # passes over a step's rollouts
 
 
 @register

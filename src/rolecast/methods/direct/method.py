@@ -16,8 +16,8 @@ from rolecast.types import Question, Role
 
 
 class DirectConfig(MethodConfig):
-    name: Literal["direct"] = "direct"
-    max_tokens: int = Field(256, ge=1)
+    name: Literal["direct"] = "direct"  # which method
+    max_tokens: int = Field(256, ge=1)  # tokens of the reply
 
 
 @register

@@ -16,9 +16,9 @@ from rolecast.types import Question, Role
 
 
 class NaiveRagConfig(MethodConfig):
-    name: Literal["naive_rag"] = "naive_rag"
-    k: int = Field(5, ge=1)
-    max_tokens: int = Field(256, ge=1)
+    name: Literal["naive_rag"] = "naive_rag"  # which method
+    k: int = Field(5, ge=1)  # passages of the search
+    max_tokens: int = Field(256, ge=1)  # tokens of the reply
 
 
 @register

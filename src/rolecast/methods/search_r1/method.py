@@ -23,21 +23,21 @@ SOURCES = ("documents",)
 
 
 class SearchR1Config(MethodConfig):
-    name: Literal["search_r1"] = "search_r1"
-    algorithm: Literal["grpo", "ppo"] = "grpo"
+    name: Literal["search_r1"] = "search_r1"  # which method
+    algorithm: Literal["grpo", "ppo"] = "grpo"  # group baseline, or value head with GAE
     max_turns: int = Field(4, ge=1)  # searches, before one last turn without
-    k: int = Field(3, ge=1)
+    k: int = Field(3, ge=1)  # passages of a search
     max_tokens: int = Field(500, ge=1)  # new tokens a turn
-    observation_tokens: int = Field(500, ge=8)
-    reward: Literal["outcome", "format"] = "outcome"
+    observation_tokens: int = Field(500, ge=8)  # of what a search shows; longer is cut inside
+    reward: Literal["outcome", "format"] = "outcome"  # exact match, or graded by format
     retrieval_bonus: float = Field(0.0, ge=0)  # format reward: for a gold answer among the passages, where wrong and valid
     whiten: bool = True  # PPO advantages over a batch's action tokens
-    lr: float = Field(1e-6, gt=0)
-    critic_lr: float = Field(1e-5, gt=0)
-    kl: float = Field(1e-3, ge=0)
-    clip: float = Field(0.2, gt=0)
-    epochs: int = Field(1, ge=1)
-    minibatches: int = Field(2, ge=1)
+    lr: float = Field(1e-6, gt=0)  # of RL
+    critic_lr: float = Field(1e-5, gt=0)  # of PPO's critic
+    kl: float = Field(1e-3, ge=0)  # coefficient of the KL term to the start
+    clip: float = Field(0.2, gt=0)  # the ratio is clipped at 1 ± this
+    epochs: int = Field(1, ge=1)  # passes over a step's rollouts
+    minibatches: int = Field(2, ge=1)  # updates of an epoch
 
 
 @register
