@@ -1,4 +1,4 @@
-"""The agent service: a trained team behind OpenAI's and KServe's routes, with a trace page for each answer."""
+"""The agent service: a trained team behind OpenAI's and KServe's routes, with a page to ask and watch, and one for each answer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from fastapi.responses import JSONResponse
 from rolecast.agent.chat import Team, add_chat_routes
 from rolecast.agent.core import Agent, Asked
 from rolecast.agent.episodes import Broken, Episodes, Unavailable
+from rolecast.agent.live import add_live_route
+from rolecast.agent.pages import OPEN, Pages, add_pages, unlocked
 from rolecast.agent.settings import AgentSettings
-from rolecast.agent.traces import add_trace_routes
+from rolecast.agent.traces import Traces
 from rolecast.errors import InputError, RolecastError
 from rolecast.ports import Retriever
 from rolecast.retriever.batching import LoopThread
@@ -23,10 +25,12 @@ from rolecast.retriever.client import HttpRetriever
 from rolecast.service.app import Service, make_app
 from rolecast.service.errors import Fault, Shape, kserve, openai, ours
 from rolecast.service.replies import refusal
+from rolecast.store.uri import open_store
 from rolecast.types import Trajectory
 
 log = logging.getLogger(__name__)
 PROBE_SECONDS = 5.0  # between two questions to the retriever whether it is there
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 MISSES = 3  # so often in a row it must not answer before the agent is not ready
 
 
@@ -52,7 +56,10 @@ def make_agent(settings: AgentSettings, open_team: Open = open_team) -> tuple[Fa
     add_chat_routes(
         app, Team(lambda: serving.name, serving.episodes, serving.shorten, lambda: serving.agent.sampling, bool(settings.rewriter))
     )  # fmt: skip
-    add_trace_routes(app, lambda: serving.name, serving.episodes)
+    add_live_route(app, serving.episodes)
+    alone = settings.host in LOOPBACK
+    add_pages(app, Pages(serving.traces, lambda: serving.name, service.tokens is not None, alone, settings.max_question_characters))
+    service.pages, service.unlocked = OPEN, unlocked
     repository = add_kserve_routes(app)
     serving.loaded = lambda: repository.update(TeamModel(serving.name, serving.episodes))
 
@@ -77,7 +84,7 @@ def shape_of(path: str) -> Shape:
 class _Serving:
     """The team in its thread, and whether it can answer."""
 
-    name: str
+    name: str = ""
     agent: Agent
     loaded: Callable[[], Any]
 
@@ -86,8 +93,10 @@ class _Serving:
         self.service, self._open = service, open_team
         self.worker = LoopThread("team")
         self.retriever = HttpRetriever(s.retriever_url, patience=s.retriever_patience) if s.retriever_url else None
+        store = open_store(s.traces) if s.traces else None
+        self.traces = Traces(service.registry, keep=s.keep_traces, days=s.trace_days, store=store)
         self.episodes = Episodes(
-            self._ask, max_live=s.max_live, max_waiting=s.max_waiting, keep=s.keep_traces, registry=service.registry,
+            self._ask, self.traces, max_live=s.max_live, max_waiting=s.max_waiting, registry=service.registry,
             max_characters=s.max_question_characters, log_questions=s.log_questions,
         )  # fmt: skip
 
@@ -100,6 +109,7 @@ class _Serving:
 
     @asynccontextmanager
     async def live(self) -> AsyncIterator[None]:
+        await self.traces.open()
         self.agent = await self.worker.call(lambda: self._open(self.settings, self.retriever))
         self.name = self.settings.model_name or self.agent.name
         self.loaded()
@@ -110,6 +120,7 @@ class _Serving:
                 yield
         finally:
             watch.cancel()
+            await self.traces.close()
             await self.worker.run(self._close())
             self.worker.stop()
 

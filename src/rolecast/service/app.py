@@ -21,6 +21,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from rolecast.errors import InputError, RolecastError
 from rolecast.service.errors import BadRequest, Fault, Overloaded, ShapeOf, always_ours
@@ -47,6 +48,8 @@ class Service:
         self.name = name
         self.max_body_bytes = max_body_bytes
         self.tokens, self.shape_of, self.follows_callers = tokens, shape_of, follows_callers
+        self.pages: frozenset[str] = frozenset()  # paths that are answered always, and hold nothing but what everybody may see
+        self.unlocked: Callable[[Scope], bool] = lambda scope: False  # requests that need no token, since their route checks them
         self.metrics_port: int | None = None  # where metrics and the schema are, if not among the other routes
         self.status: Literal["starting", "ready", "draining"] = "starting"
         self.failure: BaseException | None = None  # why it could not start: the server stops and raises it
