@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from rolecast.cli import data, demo, deploy, doctor, judge, pipeline, retriever, rollout, runs, serving
+from rolecast.cli import data, demo, deploy, doctor, judge, mcp, pipeline, retriever, rollout, runs, serving
 from rolecast.errors import RolecastError
 from rolecast.processes import prepare_process
 
@@ -26,6 +26,7 @@ app.command("rl")(runs.rl)
 app.command("eval")(runs.evaluate)
 app.command("report")(runs.report)
 app.command("ask")(serving.ask)
+app.command("mcp")(mcp.mcp)
 app.command("methods")(runs.methods)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
