@@ -16,8 +16,9 @@ from mcp import Client, StdioServerParameters, stdio_client
 
 from rolecast.agent.app import make_agent
 from rolecast.agent.settings import AgentSettings
-from rolecast.agent.tool import agent_client, make_tool_server
+from rolecast.agent.tool import agent_beside, agent_client, make_tool_server
 from rolecast.cli import main
+from rolecast.stages import serve
 from tests.live import serving
 from tests.small_team import ANSWERS, QUESTION, small_team, taught
 
@@ -66,6 +67,15 @@ def test_what_is_refused_is_told_to_the_model(url: str, monkeypatch: pytest.Monk
     assert "set ROLECAST_TOKEN" in result.content[0].text
 
 
+def test_over_a_run_that_is_served_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    team = small_team(taught())
+    monkeypatch.setattr(serve, "open_agent", lambda run, stage, retriever, rewriter: team(AgentSettings(run=run), retriever))
+    with agent_beside(AgentSettings(run="r", host="127.0.0.1", port=0)) as url:
+        reply = asyncio.run(called(make_tool_server(agent_client(url)), QUESTION)).structured_content
+        assert reply["answer"] in ANSWERS
+        assert httpx.get(reply["trace"]).status_code == 200
+
+
 def test_over_http(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import uvicorn
 
@@ -85,7 +95,12 @@ def test_over_http(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [([], "who answers?"), (["r", "--url", "http://x"], "who answers?"), (["/nowhere"], "/nowhere is not a run"), (["--url", "x"], "no http(s) URL")],
+    [
+        ([], "who answers?"),
+        (["r", "--url", "http://x"], "who answers?"),
+        (["/nowhere"], "/nowhere is not a run"),
+        (["--url", "x"], "no http(s) URL"),
+    ],
 )
 def test_what_cannot_be_offered_is_one_line(
     arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -139,9 +139,11 @@ class Env:
     async def search_all(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """The passages of each query, in one call."""
         self._check_free()
-        if self.watcher is not None and queries:
+        if not queries:
+            return []
+        if self.watcher is not None:
             self.watcher.searches(queries)
-        found = await self.retriever.search(queries, k) if queries else []
+        found = await self.retriever.search(queries, k)
         self._note_found([passage for passages in found for passage in passages])
         if not self.probing:
             self.trajectory.searches += len(queries)
@@ -150,7 +152,9 @@ class Env:
     async def fetch(self, ids: Sequence[str]) -> list[Passage]:
         """The passages with these ids, whole. Not counted as a search."""
         self._check_free()
-        found = await self.retriever.fetch(ids) if ids else []
+        if not ids:
+            return []
+        found = await self.retriever.fetch(ids)
         self._note_found(found)
         return [self._quoted(passage) for passage in found]
 

@@ -50,7 +50,7 @@ class Live {
     }
     for (const other of this.boxes.values()) other.classList.remove("live");
     box.classList.toggle("live", known.turns.at(-1)?.kind === "observation");
-    return known.turns.at(-1)?.kind === "observation" ? `${known.role} is at work` : `${known.role} has spoken`;
+    return known.turns.at(-1)?.kind === "observation" ? `The ${known.role} is at work` : `The ${known.role} has spoken`;
   }
 
   /** Threads stay as they are, with what was opened in them, unless branches are now in another order. */
@@ -118,6 +118,7 @@ async function ask() {
   busy(true);
   say("Asking.");
   const stopClock = clock();
+  let next = () => {};
   try {
     await watch(question, stopped.signal);
   } catch (error) {
@@ -126,13 +127,14 @@ async function ask() {
     else {
       say();
       showFault(error);
-      if (error.status === 401) askForToken(ask);
-      if (error.status === 503) waitUntilReady();
+      if (error.status === 401) next = () => askForToken(ask);
+      if (error.status === 503) next = waitUntilReady;
     }
   } finally {
     stopClock();
     busy(false);
   }
+  next();
   return undefined;
 }
 
@@ -147,6 +149,7 @@ async function waitUntilReady() {
   const status = async () => (await (await fetch("/readyz")).json()).status;
   let now = await status().catch(() => "ready"); // what is wrong is said when somebody asks
   if (now === "ready") return;
+  element("elapsed").textContent = "";
   while (now !== "ready") {
     say(now === "draining" ? "The server is stopping." : "The team is loading. This takes from seconds to minutes.");
     await new Promise((resolve) => setTimeout(resolve, 1000));
@@ -155,7 +158,6 @@ async function waitUntilReady() {
   }
   element("fault").hidden = true;
   say("The team is ready.");
-  element("elapsed").textContent = "";
 }
 
 form.addEventListener("submit", (event) => {

@@ -76,10 +76,10 @@ function stepButton(thread, box) {
     thread.role, isFaulty(thread) && make("span.flag", {}, "✗"));
 }
 
-/** Texts of more than twelve lines get a button that shows the rest. */
+/** Texts that are longer than what is shown of them get a button that shows the rest. */
 function foldLong(root) {
   for (const pre of root.querySelectorAll("pre.fold")) {
-    if (pre.scrollHeight <= pre.clientHeight + 4) continue; // it fits into the twelve lines
+    if (pre.scrollHeight <= pre.clientHeight + 4) continue; // all of it is shown
     const flip = ({ target }) => {
       target.textContent = pre.classList.toggle("open") ? "Show less" : "Show all";
       target.setAttribute("aria-expanded", pre.classList.contains("open"));

@@ -23,7 +23,8 @@ const TITLES = {
 
 function faultOf(status, detail) {
   if (status === 400 && detail.includes("characters; send at most")) return new Fault(status, TITLES[413], detail);
-  if (status === 401 && sessionStorage.getItem(TOKEN)) return new Fault(status, "This is none of the server's tokens.", detail);
+  if (status === 401) return new Fault(status, sessionStorage.getItem(TOKEN) ? "This is none of the server's tokens." : TITLES[401]);
+  if (status === 429) return new Fault(status, TITLES[429]); // how many wait changes before it is read
   return new Fault(status, TITLES[status] ?? "The server failed.", detail);
 }
 
