@@ -19,12 +19,13 @@ from rolecast.agent.pages import OPEN, Pages, add_pages, unlocked
 from rolecast.agent.settings import AgentSettings
 from rolecast.agent.traces import Traces
 from rolecast.errors import InputError, RolecastError
-from rolecast.ports import Retriever
+from rolecast.ports import Retriever, Store
 from rolecast.retriever.batching import LoopThread
 from rolecast.retriever.client import HttpRetriever
 from rolecast.service.app import Service, make_app
 from rolecast.service.errors import Fault, Shape, kserve, openai, ours
 from rolecast.service.replies import refusal
+from rolecast.store.local import LocalStore
 from rolecast.store.uri import open_store
 from rolecast.types import Trajectory
 
@@ -81,6 +82,17 @@ def shape_of(path: str) -> Shape:
     return openai if path.startswith("/v1/") else ours
 
 
+def _trace_store(place: str) -> Store:
+    """A folder is made for this user alone: it holds what others asked, and the key of links."""
+    store = open_store(place)
+    if isinstance(store, LocalStore):
+        try:
+            store.root.mkdir(0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{place} cannot keep traces ({error.strerror}); name another folder by --traces") from None
+    return store
+
+
 class _Serving:
     """The team in its thread, and whether it can answer."""
 
@@ -93,8 +105,7 @@ class _Serving:
         self.service, self._open = service, open_team
         self.worker = LoopThread("team")
         self.retriever = HttpRetriever(s.retriever_url, patience=s.retriever_patience) if s.retriever_url else None
-        store = open_store(s.traces) if s.traces else None
-        self.traces = Traces(service.registry, keep=s.keep_traces, days=s.trace_days, store=store)
+        self.traces = Traces(service.registry, keep=s.keep_traces, days=s.trace_days, store=_trace_store(s.traces) if s.traces else None)
         self.episodes = Episodes(
             self._ask, self.traces, max_live=s.max_live, max_waiting=s.max_waiting, registry=service.registry,
             max_characters=s.max_question_characters, log_questions=s.log_questions,

@@ -26,7 +26,7 @@ from rolecast.agent.ids import born, new_id
 from rolecast.agent.links import KEY, Links, shared_key
 from rolecast.agent.settings import AgentSettings
 from rolecast.agent.traces import Traces
-from rolecast.errors import StoreError
+from rolecast.errors import InputError, StoreError
 from rolecast.ports import Store
 from rolecast.rollout.render import Renderer
 from rolecast.store.local import LocalStore
@@ -224,6 +224,14 @@ def test_a_link_works_on_every_replica_and_after_a_restart(serve: Any, place: st
         assert [httpx.get(third + link).status_code for link in links] == [200, 200]
         bare = links[0].partition("?")[0]
         assert [httpx.get(third + bare, headers=shown(token)).status_code for token in (ANNE, BEN)] == [200, 404]
+
+
+def test_a_folder_of_traces_is_for_one_user_alone(serve: Any, tmp_path: Path) -> None:
+    with serve(traces=str(tmp_path / "a" / "traces")):
+        assert (tmp_path / "a" / "traces").stat().st_mode & 0o077 == 0
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot keep traces .*--traces"):
+        make_agent(AgentSettings(run="r", traces=str(tmp_path / "file")))
 
 
 def trace(at: float, question: str = "Who?") -> dict[str, Any]:
