@@ -146,6 +146,10 @@ class Store(Protocol):
 
     def get(self, key: str) -> bytes | None: ...
 
+    def keys(self, prefix: str) -> list[str]:
+        """Keys of the records below `prefix`, sorted; an artifact's files are records too."""
+        ...
+
     def delete(self, prefix: str) -> None:
         """Deletes an artifact or record and everything below it, manifests first, so that no reader takes half of it."""
         ...

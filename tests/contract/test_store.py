@@ -299,3 +299,13 @@ def test_keys_need_not_be_ascii(store: Store) -> None:
     assert store.get("läufe/ein lauf+1/nöte") == b"x"
     store.delete("läufe")
     assert store.get("läufe/ein lauf+1/nöte") is None
+
+
+def test_records_are_listed_below_a_prefix(store: Store, tmp_path: Path) -> None:
+    assert store.keys("a") == []
+    for key in ("a/2", "a/1", "a/deep/3", "ab/4", "b"):
+        store.put(key, b"x")
+    assert store.keys("a") == ["a/1", "a/2", "a/deep/3"]
+    assert store.keys("") == ["a/1", "a/2", "a/deep/3", "ab/4", "b"]
+    store.publish(make(tmp_path / "t"), "a/thing")
+    assert store.keys("a/thing") == sorted(f"a/thing/{name}" for name in [*FILES, MANIFEST])

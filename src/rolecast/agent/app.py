@@ -1,4 +1,4 @@
-"""The agent service: a trained team behind OpenAI's and KServe's routes, with a trace page for each answer."""
+"""The agent service: a trained team behind OpenAI's and KServe's routes, with a page to ask and watch, and one for each answer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,26 @@ from fastapi.responses import JSONResponse
 from rolecast.agent.chat import Team, add_chat_routes
 from rolecast.agent.core import Agent, Asked
 from rolecast.agent.episodes import Broken, Episodes, Unavailable
+from rolecast.agent.live import add_live_route
+from rolecast.agent.pages import OPEN, Pages, add_pages, unlocked
 from rolecast.agent.settings import AgentSettings
-from rolecast.agent.traces import add_trace_routes
-from rolecast.errors import RolecastError
+from rolecast.agent.traces import Traces
+from rolecast.errors import InputError, RolecastError
 from rolecast.installed import needing
-from rolecast.ports import Retriever
+from rolecast.ports import Retriever, Store
 from rolecast.retriever.batching import LoopThread
 from rolecast.retriever.client import HttpRetriever
 from rolecast.service.app import make_app
 from rolecast.service.errors import Fault, Shape, kserve, openai, ours
 from rolecast.service.replies import refusal
 from rolecast.service.state import Service
+from rolecast.store.local import LocalStore
+from rolecast.store.uri import open_store
 from rolecast.types import Trajectory
 
 log = logging.getLogger(__name__)
 PROBE_SECONDS = 5.0  # between two questions to the retriever whether it is there
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 MISSES = 3  # so often in a row it must not answer before the agent is not ready
 
 
@@ -53,7 +58,10 @@ def make_agent(settings: AgentSettings, open_team: Open = open_team) -> tuple[Fa
     add_chat_routes(
         app, Team(lambda: serving.name, serving.episodes, serving.shorten, lambda: serving.agent.sampling, bool(settings.rewriter))
     )  # fmt: skip
-    add_trace_routes(app, lambda: serving.name, serving.episodes)
+    add_live_route(app, serving.episodes)
+    alone = settings.host in LOOPBACK
+    add_pages(app, Pages(serving.traces, lambda: serving.name, service.tokens is not None, alone, settings.max_question_characters))
+    service.pages, service.unlocked = OPEN, unlocked
     repository = add_kserve_routes(app)
     serving.loaded = lambda: repository.update(TeamModel(serving.name, serving.episodes))
 
@@ -75,10 +83,21 @@ def shape_of(path: str) -> Shape:
     return openai if path.startswith("/v1/") else ours
 
 
+def _trace_store(place: str) -> Store:
+    """A folder is made for this user alone: it holds what others asked, and the key of links."""
+    store = open_store(place)
+    if isinstance(store, LocalStore):
+        try:
+            store.root.mkdir(0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{place} cannot keep traces ({error.strerror}); name another folder by --traces") from None
+    return store
+
+
 class _Serving:
     """The team in its thread, and whether it can answer."""
 
-    name: str
+    name: str = ""
     agent: Agent
     loaded: Callable[[], Any]
 
@@ -87,8 +106,9 @@ class _Serving:
         self.service, self._open = service, open_team
         self.worker = LoopThread("team")
         self.retriever = HttpRetriever(s.retriever_url, patience=s.retriever_patience) if s.retriever_url else None
+        self.traces = Traces(service.registry, keep=s.keep_traces, days=s.trace_days, store=_trace_store(s.traces) if s.traces else None)
         self.episodes = Episodes(
-            self._ask, max_live=s.max_live, max_waiting=s.max_waiting, keep=s.keep_traces, registry=service.registry,
+            self._ask, self.traces, max_live=s.max_live, max_waiting=s.max_waiting, registry=service.registry,
             max_characters=s.max_question_characters, log_questions=s.log_questions,
         )  # fmt: skip
 
@@ -101,6 +121,7 @@ class _Serving:
 
     @asynccontextmanager
     async def live(self) -> AsyncIterator[None]:
+        await self.traces.open()
         self.agent = await self.worker.call(lambda: self._open(self.settings, self.retriever))
         self.name = self.settings.model_name or self.agent.name
         self.loaded()
@@ -111,6 +132,7 @@ class _Serving:
                 yield
         finally:
             watch.cancel()
+            await self.traces.close()
             await self.worker.run(self._close())
             self.worker.stop()
 

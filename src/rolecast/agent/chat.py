@@ -13,8 +13,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from rolecast.agent.core import Asked
-from rolecast.agent.episodes import Broken, Episodes, Unavailable, token_counts
-from rolecast.evaluation.trace import trace
+from rolecast.agent.episodes import Answer, Broken, Episodes, Unavailable, token_counts
 from rolecast.ports import Sampling
 from rolecast.service.errors import BadRequest, Fault, NotFound, openai
 from rolecast.types import Trajectory
@@ -46,9 +45,7 @@ def add_chat_routes(app: FastAPI, team: Team) -> None:
         [task] = team.episodes.submit([_asked(body, team)])
         reply = _Reply(body, team)
         if body.stream:
-            # Proxies that buffer would hold the events back until the end.
-            headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-            return StreamingResponse(reply.events(task), media_type="text/event-stream", headers=headers)
+            return stream(reply.events(task))
         try:
             return JSONResponse(await reply.completion(await task))
         finally:
@@ -64,6 +61,12 @@ def add_chat_routes(app: FastAPI, team: Team) -> None:
         """As OpenAI's clients read it, and KServe's."""
         _check_model(model, team.name())
         return {**_model(model), "name": model, "ready": True}
+
+
+def stream(events: AsyncIterator[str]) -> StreamingResponse:
+    # Proxies that buffer would hold the events back until the end.
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
 
 def _check_model(asked: str, name: str) -> None:
@@ -88,48 +91,46 @@ def _asked(body: ChatRequest, team: Team) -> Asked:
     return Asked(body.question(), body.conversation() if len(turns) > 1 else (), sampling, body.seed)
 
 
-def trace_url(episode: Trajectory) -> str:
-    return f"/traces/{episode.id}"
-
-
 @dataclass(frozen=True, slots=True)
 class _Reply:
     body: ChatRequest
     team: Team
 
-    async def completion(self, episode: Trajectory) -> dict[str, Any]:
+    async def completion(self, answer: Answer) -> dict[str, Any]:
+        episode = answer.episode
         message, finish = await self._ending(episode)
         return {
             **_head(episode, "chat.completion", self.team.name()),
             "choices": [{"index": 0, "message": {"role": "assistant", **message}, "logprobs": None, "finish_reason": finish}],
             "usage": _usage(episode),
-            "rolecast": {**self._told(episode), "trace": trace(episode)},
+            "rolecast": {**self._told(answer), "trace": answer.trace},
         }
 
-    async def events(self, task: asyncio.Task[Trajectory]) -> AsyncIterator[str]:
+    async def events(self, task: asyncio.Task[Answer]) -> AsyncIterator[str]:
         """The answer comes last in an episode, so there is one content chunk; comments before it keep the connection open."""
         try:
             while not (await asyncio.wait({task}, timeout=KEEP_ALIVE))[0]:
                 yield ": the team is at work\n\n"
             try:
-                episode = task.result()
+                answer = task.result()
             except (Unavailable, Broken) as error:  # the status line has been sent: OpenAI's clients raise on an event of this shape
-                yield _event(openai(Fault(503 if isinstance(error, Unavailable) else 500, str(error))))
+                yield event(openai(Fault(503 if isinstance(error, Unavailable) else 500, str(error))))
                 return
-            async for chunk in self._chunks(episode):
-                yield _event(chunk)
+            async for chunk in self._chunks(answer):
+                yield event(chunk)
             yield "data: [DONE]\n\n"
         finally:
             task.cancel()  # the caller may have gone
 
-    async def _chunks(self, episode: Trajectory) -> AsyncIterator[dict[str, Any]]:
+    async def _chunks(self, answer: Answer) -> AsyncIterator[dict[str, Any]]:
+        episode = answer.episode
         message, finish = await self._ending(episode)
         counted = self.body.stream_options is not None and self.body.stream_options.include_usage
         head = {**_head(episode, "chat.completion.chunk", self.team.name()), **({"usage": None} if counted else {})}
         delta = {"role": "assistant", **message}
         yield {**head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]}
         choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": finish}
-        yield {**head, "choices": [choice], "rolecast": self._told(episode)}
+        yield {**head, "choices": [choice], "rolecast": self._told(answer)}
         if counted:
             yield {**head, "choices": [], "usage": _usage(episode)}
 
@@ -148,11 +149,11 @@ class _Reply:
             text, finish = short, "stop" if short == text else "length"
         return {"content": text, "refusal": None}, finish
 
-    def _told(self, episode: Trajectory) -> dict[str, Any]:
-        """`unread`: the messages that the team did not see. Its roles have instructions of their own."""
+    def _told(self, answer: Answer) -> dict[str, Any]:
+        """`trace_url`: signed, so that a browser may open it. `unread`: the messages that the team did not see. Its roles have instructions of their own."""
         turns = self.body.users_turns
         unread = [place for place in range(len(self.body.messages)) if place not in turns] if len(turns) == 1 else []
-        return {"status": episode.status, "trace_url": trace_url(episode), "unread": unread}
+        return {"status": answer.episode.status, "trace_url": answer.link, "unread": unread}
 
 
 def _head(episode: Trajectory, kind: str, name: str) -> dict[str, Any]:
@@ -164,5 +165,6 @@ def _usage(episode: Trajectory) -> dict[str, int]:
     return {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}
 
 
-def _event(body: dict[str, Any]) -> str:
+def event(body: dict[str, Any]) -> str:
+    """A server-sent event."""
     return f"data: {json.dumps(body)}\n\n"

@@ -6,7 +6,9 @@ import secrets
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from rolecast.agent.ids import new_id
 from rolecast.agent.rewriter import rewrite
+from rolecast.agent.watch import Watch
 from rolecast.errors import RolecastError
 from rolecast.methods.base import Method
 from rolecast.ports import Engine, Retriever, Sampling
@@ -22,13 +24,14 @@ NAME = "ask"  # of every episode while it is played: draws are named by it, so t
 class Asked:
     """What a caller asks. `turns`: a conversation, of which the team's rewriter first makes the question.
 
-    `sampling`: how all roles are sampled, by default as the team is. `seed`: by default another one each time.
+    `sampling`: how all roles are sampled, by default as the team is. `seed`: by default another one each time. `watch`: what sees it happen.
     """
 
     text: str
     turns: tuple[Message, ...] = ()
     sampling: Sampling | None = None
     seed: int | None = None
+    watch: Watch | None = None
 
     @property
     def characters(self) -> int:
@@ -98,7 +101,7 @@ class Agent:
         seed = secrets.randbits(63) if asked.seed is None else asked.seed
         trajectory = Trajectory(NAME, Question(NAME, asked.text, Gold(())), NAME, 0, self.method.name, seed)
         sampling = asked.sampling or self.sampling
-        env = Env(self.engine, self.retriever, self.renderer, trajectory, self.max_context, sampling, "serve")
+        env = Env(self.engine, self.retriever, self.renderer, trajectory, self.max_context, sampling, "serve", watcher=asked.watch)
         self.engine.branches += 1
         try:
             if asked.turns:
@@ -111,5 +114,5 @@ class Agent:
         finally:
             self.engine.branches -= 1
         # The id that callers see is no counter: a trace is found by it, and there may be other replicas.
-        trajectory.id = f"{NAME}-{secrets.token_hex(8)}"
+        trajectory.id = new_id()
         return trajectory

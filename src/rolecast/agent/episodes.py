@@ -7,15 +7,18 @@ import logging
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from rolecast.agent.core import Asked
+from rolecast.agent.traces import Trace, Traces
+from rolecast.agent.watch import Watch
 from rolecast.errors import InputError, RolecastError
 from rolecast.evaluation.trace import trace
 from rolecast.service.errors import Overloaded
+from rolecast.service.tokens import CALLER
 from rolecast.types import Trajectory
 
 log = logging.getLogger(__name__)
@@ -30,23 +33,30 @@ class Broken(RolecastError):
     """A fault of ours (500)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An episode that was played, its trace, and the link to it."""
+
+    episode: Trajectory
+    trace: Trace
+    link: str
+
+
 class Episodes:
     """`play` answers one question. At most `max_live` are played at once; `max_waiting` more wait in order of arrival.
 
     A question has at most `max_characters`: this is checked before anything is tokenised, which takes the team's thread.
-    The traces of the last `keep` answers are found in `traces` by the episode's id. `log_questions`: without it no question, nor a
-    message that may quote one, reaches the log.
+    `traces` keeps the trace of every answer. `log_questions`: without it no question, nor a message that may quote one, reaches the log.
     """
 
     def __init__(
-        self, play: Callable[[Asked], Awaitable[Trajectory]], *, max_live: int, max_waiting: int, keep: int, registry: CollectorRegistry,
+        self, play: Callable[[Asked], Awaitable[Trajectory]], traces: Traces, *, max_live: int, max_waiting: int, registry: CollectorRegistry,
         max_characters: int = 2**14, log_questions: bool = False,
     ) -> None:  # fmt: skip
-        self._play, self._max_live, self._most, self._keep = play, max_live, max_live + max_waiting, keep
+        self._play, self._traces, self._max_live, self._most = play, traces, max_live, max_live + max_waiting
         self._max_characters, self._log_questions = max_characters, log_questions
         self._slots = asyncio.Semaphore(max_live)
-        self._tasks: set[asyncio.Task[Trajectory]] = set()
-        self.traces: dict[str, dict[str, Any]] = {}
+        self._tasks: set[asyncio.Task[Answer]] = set()
         self._seconds = Histogram(
             "rolecast_agent_question_seconds",
             "Seconds from a question to its answer, waiting included.",
@@ -67,7 +77,7 @@ class Episodes:
     def waiting(self) -> int:
         return max(0, len(self._tasks) - self._max_live)
 
-    def submit(self, asked: Sequence[Asked]) -> list[asyncio.Task[Trajectory]]:
+    def submit(self, asked: Sequence[Asked]) -> list[asyncio.Task[Answer]]:
         """One running task for each question; all of them are taken or none. A task that is cancelled gives its place back.
 
         `InputError` for what is no question, `Overloaded` when too many wait; the tasks raise `Unavailable` or `Broken`.
@@ -80,7 +90,7 @@ class Episodes:
             raise Overloaded(f"{self.waiting} questions are waiting; try again")
         return [self._start(one) for one in asked]
 
-    async def answers(self, texts: Sequence[str]) -> list[Trajectory]:
+    async def answers(self, texts: Sequence[str]) -> list[Answer]:
         """In the order of the questions; the first error is raised and ends the others."""
         tasks = self.submit([Asked(text) for text in texts])
         try:
@@ -100,25 +110,26 @@ class Episodes:
             except UnicodeEncodeError:
                 raise InputError("the question holds half of a surrogate pair; send whole characters") from None
 
-    def _start(self, asked: Asked) -> asyncio.Task[Trajectory]:
-        task = asyncio.create_task(self._answer(asked))
+    def _start(self, asked: Asked) -> asyncio.Task[Answer]:
+        watch = asked.watch or Watch()
+        task = asyncio.create_task(self._answer(replace(asked, watch=watch), watch))
         self._tasks.add(task)
         task.add_done_callback(self._end)  # not in the coroutine: a task that is cancelled early never runs it
         return task
 
-    def _end(self, task: asyncio.Task[Trajectory]) -> None:
+    def _end(self, task: asyncio.Task[Answer]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # seen: its caller may have gone
 
-    async def _answer(self, asked: Asked) -> Trajectory:
+    async def _answer(self, asked: Asked, watch: Watch) -> Answer:
         begun, status = time.perf_counter(), "error"
         try:
             async with self._slots:
                 episode = await self._play(asked)
             status = episode.status
-            self._note(episode, time.perf_counter() - begun)
-            return episode
+            trace = self._noted(episode, watch, time.perf_counter() - begun)
+            return Answer(episode, trace, await self._traces.add(trace, CALLER.get()))
         except asyncio.CancelledError:
             status = "cancelled"
             raise
@@ -141,24 +152,23 @@ class Episodes:
             return str(error).replace(asked.text, "[question]")
         return "".join([f"{type(error).__name__} (--log-questions shows its message) at\n", *traceback.format_tb(error.__traceback__)])
 
-    def _note(self, episode: Trajectory, seconds: float) -> None:
+    def _noted(self, episode: Trajectory, watch: Watch, seconds: float) -> Trace:
+        """Counts and logs it; its trace."""
         read, sampled = token_counts(episode)
         self._seconds.observe(seconds)
         self._tokens.labels("read").inc(read)
         self._tokens.labels("sampled").inc(sampled)
         self._searches.inc(episode.searches)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self.traces[episode.id] = {
-            **trace(episode),
-            "seconds": round(seconds, 3),
-            "answered": now,
-            "tokens": {"read": read, "sampled": sampled},
-        }
         if self._log_questions:
             fields = {"question": episode.question.text, "answer": episode.answer, "trace": episode.id}
             log.info("a question ended as %s", episode.status, extra={"fields": fields})
-        while len(self.traces) > self._keep:
-            del self.traces[next(iter(self.traces))]
+        return {
+            **trace(episode),
+            "passages": [{"id": found.id, "title": found.title, "text": found.text} for found in watch.passages.values()],
+            "seconds": round(seconds, 3),
+            "answered": datetime.now(UTC).isoformat(timespec="seconds"),
+            "tokens": {"read": read, "sampled": sampled},
+        }
 
 
 def token_counts(episode: Trajectory) -> tuple[int, int]:

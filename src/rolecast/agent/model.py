@@ -20,11 +20,9 @@ from kserve.protocol.dataplane import DataPlane  # type: ignore[import-untyped]
 from kserve.protocol.rest.v1_endpoints import register_v1_endpoints  # type: ignore[import-untyped]
 from kserve.protocol.rest.v2_endpoints import register_v2_endpoints  # type: ignore[import-untyped]
 
-from rolecast.agent.chat import trace_url
-from rolecast.agent.episodes import Episodes
+from rolecast.agent.episodes import Answer, Episodes
 from rolecast.service.errors import Fault, kserve
 from rolecast.service.replies import refusal
-from rolecast.types import Trajectory
 
 STATUSES = {InvalidInput: 400, ModelNotFound: 404, InferenceError: 400, NotImplementedError: 501, ModelNotReady: 503}
 V1 = 'send {"instances": [question, …]}: each a text or {"question": text}'
@@ -46,7 +44,7 @@ class TeamModel(Model):  # type: ignore[misc]
         if isinstance(payload, InferRequest):
             texts, shape = _tensor(payload)
             return _response(payload, self.name, await self._episodes.answers(texts), shape)
-        return {"predictions": [_prediction(episode) for episode in await self._episodes.answers(_instances(payload))]}
+        return {"predictions": [_prediction(answer) for answer in await self._episodes.answers(_instances(payload))]}
 
     def get_input_types(self) -> list[dict[str, Any]]:
         return [{"name": "question", "datatype": "BYTES", "shape": [-1]}]
@@ -116,8 +114,9 @@ def _instances(payload: object) -> list[str]:
     return texts
 
 
-def _prediction(episode: Trajectory) -> dict[str, Any]:
-    return {"answer": episode.answer, "status": episode.status, "searches": episode.searches, "trace_url": trace_url(episode)}
+def _prediction(answer: Answer) -> dict[str, Any]:
+    episode = answer.episode
+    return {"answer": episode.answer, "status": episode.status, "searches": episode.searches, "trace_url": answer.link}
 
 
 def _tensor(request: InferRequest) -> tuple[list[str], list[int]]:
@@ -138,8 +137,8 @@ def _tensor(request: InferRequest) -> tuple[list[str], list[int]]:
     return texts, list(values.shape)
 
 
-def _response(request: InferRequest, name: str, episodes: list[Trajectory], shape: list[int]) -> InferResponse:
-    data = {"answer": [episode.answer or "" for episode in episodes], "status": [episode.status for episode in episodes]}
+def _response(request: InferRequest, name: str, answers: list[Answer], shape: list[int]) -> InferResponse:
+    data = {"answer": [one.episode.answer or "" for one in answers], "status": [one.episode.status for one in answers]}
     wanted = [output.name for output in request.request_outputs or ()] or OUTPUTS
     return InferResponse(
         request.id or "", name, [InferOutput(output, shape, "BYTES", data[output]) for output in wanted],

@@ -16,8 +16,9 @@ class AgentSettings(ServiceSettings):
     max_live: int = Field(64, ge=1, description="Questions answered at once.")
     max_waiting: int = Field(256, ge=0, description="Questions that wait; more are refused with 429.")
     max_question_characters: int = Field(2**14, ge=1, description="Longer questions, and conversations, are refused.")
-    keep_traces: int = Field(256, ge=0, description="How many of the last answers have a trace page.")
-
+    traces: str = Field("", description="Where traces are kept: a folder or s3://bucket/prefix; else in this process, the last ones.")
+    trace_days: float = Field(7.0, gt=0, le=3650, description="Days after which a trace, and the link to it, are gone.")
+    keep_traces: int = Field(256, ge=0, description="How many of the last traces this process keeps.")
     rewriter: str = Field("", description="The slot whose model makes one question of several user turns; else they are refused.")
     log_questions: bool = Field(False, description="Whether questions and answers go to the log.")
 

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rolecast.cli import data, demo, deploy, doctor, judge, pipeline, retriever, rollout, runs, serving
+from rolecast.cli import data, demo, deploy, doctor, judge, mcp, pipeline, retriever, rollout, runs, serving
 from rolecast.disk import disk_fault
 from rolecast.errors import Interrupted, RolecastError
 from rolecast.installed import needing, version
@@ -35,6 +35,7 @@ app.command("rl")(runs.rl)
 app.command("eval")(runs.evaluate)
 app.command("report")(runs.report)
 app.command("ask")(serving.ask)
+app.command("mcp")(mcp.mcp)
 app.command("methods")(runs.methods)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
@@ -49,6 +50,7 @@ PARTS = {
     "eval": "train",
     "index": "retriever",
     "judge": "judge",
+    "mcp": "mcp",
     "pipeline": "control",
     "pipeline run": "local",
     "retriever": "retriever",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from statistics import fmean
 from typing import Any
@@ -35,21 +35,22 @@ def trace(trajectory: Trajectory, task: Task | None = None) -> dict[str, Any]:
         "retrieved": list(t.retrieved),
         "gold_passages": list(q.gold.passages),
         "rewards": [_reward(reward) for reward in rewards[t.id]],
-        "threads": [_thread(thread, rewards) for thread in t.threads],
+        "threads": [thread_trace(thread, rewards) for thread in t.threads],
     }
 
 
-def _thread(thread: Thread, rewards: dict[str, list[Reward]]) -> dict[str, Any]:
+def thread_trace(thread: Thread, rewards: Mapping[str, Sequence[Reward]], since: int = 0) -> dict[str, Any]:
+    """The thread with its turns from number `since` on; `rewards` by the action's id."""
     return {
         "id": thread.id,
         "role": thread.role,
         "key": thread.key,
         "probe": thread.probe,
-        "turns": [_turn(turn, rewards) for turn in thread.turns],
+        "turns": [_turn(turn, rewards) for turn in thread.turns[since:]],
     }
 
 
-def _turn(turn: Observation | Action, rewards: dict[str, list[Reward]]) -> dict[str, Any]:
+def _turn(turn: Observation | Action, rewards: Mapping[str, Sequence[Reward]]) -> dict[str, Any]:
     if isinstance(turn, Observation):
         return {"kind": "observation", "text": turn.text, "sources": list(turn.sources), "tokens": len(turn.ids)}
     return {
@@ -60,7 +61,7 @@ def _turn(turn: Observation | Action, rewards: dict[str, list[Reward]]) -> dict[
         "valid": turn.valid,
         "finish": turn.finish,
         "logprob": _mean(turn.logprobs),
-        "rewards": [_reward(reward) for reward in rewards[turn.id]],
+        "rewards": [_reward(reward) for reward in rewards.get(turn.id, ())],
     }
 
 

@@ -13,7 +13,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rolecast.errors import EngineError
 from rolecast.ports import Completion, Engine, GenerateRequest, Retriever, Sampling
@@ -45,6 +45,19 @@ class Overflow(EpisodeEnd):
         super().__init__("length", f"thread {thread.id}: the context of {limit} tokens {left}")
 
 
+class Watcher(Protocol):
+    """Who looks on while an episode is played. It is told in the order in which things happen, and changes nothing."""
+
+    def grew(self, thread: Thread) -> None:
+        """The thread was opened, or has a turn more."""
+
+    def searches(self, queries: Sequence[str]) -> None:
+        """The queries are about to be searched."""
+
+    def found(self, passages: Sequence[Passage]) -> None:
+        """As they stand in the corpus."""
+
+
 @dataclass(slots=True)
 class _Names:
     """The names that an episode has given to threads."""
@@ -66,6 +79,7 @@ class Env:
     phase: Phase = "train"
     path: tuple[str, ...] = ()
     probing: bool = False
+    watcher: Watcher | None = None
     _threads: list[Thread] | None = None  # where this env records; the episode's own in the trajectory
     _retrieved: list[str] | None = None
     _names: _Names = field(default_factory=_Names)
@@ -91,6 +105,7 @@ class Env:
         thread = Thread(id, role.name, role.slot, parent.id if parent else None, self.probing, key)
         thread.turns.append(Observation(ids, text, tuple(sorted(role.sees))))
         (self.trajectory.threads if self._threads is None else self._threads).append(thread)
+        self.note(thread)
         return LiveThread(self, role, thread, state, sampling or self.sampling)
 
     async def gather(self, branches: Mapping[str, Branch[T]]) -> list[T]:
@@ -124,8 +139,12 @@ class Env:
     async def search_all(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """The passages of each query, in one call."""
         self._check_free()
-        found = await self.retriever.search(queries, k) if queries else []
-        self._note([passage.id for passages in found for passage in passages])
+        if not queries:
+            return []
+        if self.watcher is not None:
+            self.watcher.searches(queries)
+        found = await self.retriever.search(queries, k)
+        self._note_found([passage for passages in found for passage in passages])
         if not self.probing:
             self.trajectory.searches += len(queries)
         return [[self._quoted(passage) for passage in passages] for passages in found]
@@ -133,9 +152,16 @@ class Env:
     async def fetch(self, ids: Sequence[str]) -> list[Passage]:
         """The passages with these ids, whole. Not counted as a search."""
         self._check_free()
-        found = await self.retriever.fetch(ids) if ids else []
-        self._note([passage.id for passage in found])
+        if not ids:
+            return []
+        found = await self.retriever.fetch(ids)
+        self._note_found(found)
         return [self._quoted(passage) for passage in found]
+
+    def note(self, thread: Thread) -> None:
+        """Tells who looks on that the thread grew."""
+        if self.watcher is not None:
+            self.watcher.grew(thread)
 
     def _quoted(self, passage: Passage) -> Passage:
         """As it may stand in a prompt: what would be control is broken up."""
@@ -167,6 +193,11 @@ class Env:
     def _record(self, part: Env) -> None:
         (self.trajectory.threads if self._threads is None else self._threads).extend(part._threads or ())
         self._note(part._retrieved or ())
+
+    def _note_found(self, passages: Sequence[Passage]) -> None:
+        if self.watcher is not None:
+            self.watcher.found(passages)
+        self._note([passage.id for passage in passages])
 
     def _note(self, passages: Sequence[str]) -> None:
         (self.trajectory.retrieved if self._retrieved is None else self._retrieved).extend(passages)
@@ -216,6 +247,7 @@ class LiveThread:
     def observe(self, text: str, sources: Sequence[str] = ()) -> None:
         plain = self.env.renderer.plain(text)
         self.thread.turns.append(Observation(self.env.renderer.encode(plain), plain, tuple(sources)))
+        self.env.note(self.thread)
 
     def _record(self, completion: Completion, valid: bool, state: Any) -> Action:
         action = Action(
@@ -224,6 +256,7 @@ class LiveThread:
         )  # fmt: skip
         self.thread.turns.append(action)
         self.env.trajectory.states[action.id] = state
+        self.env.note(self.thread)
         return action
 
 

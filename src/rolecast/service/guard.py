@@ -20,6 +20,7 @@ from rolecast.service.leaving import GONE, while_connected
 from rolecast.service.logs import REQUEST_ID
 from rolecast.service.replies import refusal
 from rolecast.service.state import Service
+from rolecast.service.tokens import CALLER
 
 log = logging.getLogger("rolecast.access")
 PROBES = frozenset({"/healthz", "/readyz"})
@@ -45,7 +46,7 @@ class Guard:
             return
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex[:16]
-        token = REQUEST_ID.set(request_id)
+        token, caller = REQUEST_ID.set(request_id), CALLER.set(b"")
         begun, status = time.perf_counter(), 500
 
         async def noted(message: Message) -> None:
@@ -62,6 +63,7 @@ class Guard:
             self._service.in_flight -= 1
             self._note(scope, status, time.perf_counter() - begun)
             REQUEST_ID.reset(token)
+            CALLER.reset(caller)
 
     def _port_of(self, scope: Scope) -> Literal["all", "requests", "metrics"]:
         """What is answered at the port that a request came to."""
@@ -76,7 +78,10 @@ class Guard:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> int | None:
         """The status for metrics and log where there was no reply."""
         service, limit, headers = self._service, self._service.max_body_bytes, Headers(scope=scope)
-        if service.tokens is not None and not service.tokens.admit(headers.get("authorization", "")):
+        if scope["path"] in service.pages:  # nothing is in them that anybody said; they show what keeps a service from answering
+            await self._app(scope, receive, send)
+            return None
+        if not self._admitted(scope, headers.get("authorization", "")):
             fault = Fault(
                 401,
                 f"the {service.name} takes no request without one of its tokens; send `Authorization: Bearer TOKEN`",
@@ -106,6 +111,13 @@ class Guard:
             await self._app(scope, counted, send)
             return None
         return None if await while_connected(self._app, scope, counted, send) else GONE
+
+    def _admitted(self, scope: Scope, authorization: str) -> bool:
+        if self._service.tokens is None:
+            return True
+        caller = self._service.tokens.caller(authorization)
+        CALLER.set(caller or b"")
+        return caller is not None or self._service.unlocked(scope)
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "unknown")  # as declared: a path of the client's would make a series each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import time
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from rolecast.service.logs import configure_logging
 from rolecast.service.settings import ServiceSettings
 from rolecast.service.state import Service
 
+log = logging.getLogger(__name__)
 ANY = "::"
 NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 
@@ -56,9 +58,17 @@ def serve(app: FastAPI, service: Service, settings: ServiceSettings) -> None:
         if settings.metrics_port is not None:
             sockets.append(stack.enter_context(listening(settings.host, settings.metrics_port, "--metrics-port")))
             service.metrics_port = sockets[1].getsockname()[1]
+        if service.pages:
+            log.info("ask and watch in a browser at %s", address(settings.host, sockets[0].getsockname()[1]))
         Server(app, service, settings.drain_seconds).run(sockets=sockets)
     if service.failure is not None:
         raise service.failure
+
+
+def address(host: str, port: int) -> str:
+    """Where a browser on this machine finds a service that listens on `host`."""
+    shown = "localhost" if host in (ANY, "0.0.0.0") else f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}/"
 
 
 def listening(host: str, port: int, flag: str = "--port") -> socket.socket:

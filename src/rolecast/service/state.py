@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.types import Scope
 
 from rolecast.service.errors import ShapeOf, always_ours
 from rolecast.service.settings import ServiceSettings
@@ -30,6 +32,8 @@ class Service:
         self.name = name
         self.max_body_bytes = max_body_bytes
         self.tokens, self.shape_of, self.follows_callers = tokens, shape_of, follows_callers
+        self.pages: frozenset[str] = frozenset()  # paths that are answered always, and hold nothing but what everybody may see
+        self.unlocked: Callable[[Scope], bool] = lambda scope: False  # requests that need no token, since their route checks them
         self.metrics_port: int | None = None  # where metrics and the schema are, if not among the other routes
         self.status: Literal["starting", "ready", "draining"] = "starting"
         self.failure: BaseException | None = None  # why it could not start: the server stops and raises it

@@ -10,12 +10,14 @@ import hashlib
 import logging
 import os
 from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 
 from rolecast.errors import InputError
 
 log = logging.getLogger(__name__)
 TOKEN, TOKEN_FILE, TOKENS_FILE = "ROLECAST_TOKEN", "ROLECAST_TOKEN_FILE", "ROLECAST_TOKENS_FILE"
+CALLER: ContextVar[bytes] = ContextVar("caller", default=b"")  # the hash of the token of the request, where there are tokens
 _SHORTEST = 16  # characters
 _Stamp = tuple[int, int, int]
 
@@ -31,12 +33,13 @@ class Tokens:
         self._stamp = _stamp(path)
         self._known = _read(path)
 
-    def admit(self, authorization: str) -> bool:
-        """Whether the header `Authorization` shows one of them."""
+    def caller(self, authorization: str) -> bytes | None:
+        """The hash of the token that the header `Authorization` shows; None if it is none of them."""
         scheme, _, token = authorization.partition(" ")
         self._refresh()
         # Looked up by its hash: how long that takes tells nothing of the tokens that are there.
-        return scheme.lower() == "bearer" and _hash(token.strip()) in self._known
+        shown = _hash(token.strip())
+        return shown if scheme.lower() == "bearer" and shown in self._known else None
 
     def _refresh(self) -> None:
         stamp = _stamp(self._path)

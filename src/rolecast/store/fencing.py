@@ -60,6 +60,9 @@ class FencedStore:
     def get(self, key: str) -> bytes | None:
         return self.store.get(key)
 
+    def keys(self, prefix: str) -> list[str]:
+        return self.store.keys(prefix)
+
     def delete(self, prefix: str) -> None:
         self.check()
         self.store.delete(prefix)

@@ -75,6 +75,10 @@ class LocalStore:
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
 
+    def keys(self, prefix: str) -> list[str]:
+        found = (path.relative_to(self.root) for path in (self.root / checked(prefix, prefix=True)).rglob("*") if path.is_file())
+        return sorted(str(path) for path in found if not any(part.startswith(".") for part in path.parts))
+
     def delete(self, prefix: str) -> None:
         target = self.root / checked(prefix)
         for manifest in target.rglob(MANIFEST):

@@ -116,6 +116,10 @@ class S3Store:
     def get(self, key: str) -> bytes | None:
         return self._read(checked(key))
 
+    def keys(self, prefix: str) -> list[str]:
+        found = self._list(checked(prefix, prefix=True))
+        return sorted(key for key in found if not any(part.startswith(".") for part in key.split("/")))
+
     def delete(self, prefix: str) -> None:
         keys = self._list(checked(prefix))
         claims = [key for key in keys if key.endswith(f"/{CLAIM}")]

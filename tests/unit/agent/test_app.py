@@ -13,8 +13,8 @@ from scripted import EMPLOYER, MENTOR, ScriptedEngine, TableRetriever, passage, 
 
 from rolecast.agent.app import make_agent
 from rolecast.agent.core import Agent
+from rolecast.agent.pages import render_trace
 from rolecast.agent.settings import AgentSettings
-from rolecast.agent.traces import render_page
 from rolecast.methods.decor import Decor, DecorConfig
 from rolecast.rollout.render import Renderer
 from tests.live import serving
@@ -109,9 +109,9 @@ def test_half_a_surrogate_pair_is_refused(url: str) -> None:
 def test_the_last_traces_are_kept(url: str) -> None:
     places = [ask(url)["rolecast"]["trace_url"] for _ in range(3)]
     assert len(set(places)) == 3
-    assert [httpx.get(url + place + ".json").status_code for place in places] == [404, 200, 200]
+    assert [httpx.get(url + place.replace("?", ".json?")).status_code for place in places] == [404, 200, 200]
     assert [httpx.get(url + place).status_code for place in places] == [404, 200, 200]
-    trace = httpx.get(url + places[2] + ".json").json()
+    trace = httpx.get(url + places[2].replace("?", ".json?")).json()
     assert trace["question"] == "Who employs the mentor?"
     assert (trace["answer"], trace["searches"]) == ("Kel Dax", 2)
     page = httpx.get(url + places[2])
@@ -128,7 +128,7 @@ def test_a_page_holds_what_was_said_as_data_only() -> None:
         "gold_passages": [], "rewards": [], "threads": [{"id": "t", "role": evil, "probe": False, "turns": [turn]}],
         "seconds": 0.5, "answered": "2026-01-01T00:00:00+00:00", "tokens": {"read": 1, "sampled": 1},
     }  # fmt: skip
-    page = render_page(trace, evil)
+    page = bytes(render_trace(trace, evil).body).decode()
     assert page.count("<script") == page.count("</script>") == 2
     assert "<!--" not in page
     assert "alert(1)" in page

@@ -24,6 +24,7 @@ from rolecast.agent.app import make_agent
 from rolecast.agent.core import Agent, Asked
 from rolecast.agent.episodes import Episodes
 from rolecast.agent.settings import AgentSettings
+from rolecast.agent.traces import Traces
 from rolecast.ports import Retriever
 from rolecast.retriever.app import make_retriever
 from rolecast.retriever.index import build_index
@@ -152,7 +153,7 @@ def test_a_task_that_is_cancelled_before_it_runs_gives_its_place_back() -> None:
         raise AssertionError
 
     async def run() -> None:
-        episodes = Episodes(never, max_live=1, max_waiting=0, keep=1, registry=CollectorRegistry())
+        episodes = Episodes(never, Traces(CollectorRegistry()), max_live=1, max_waiting=0, registry=CollectorRegistry())
         for _ in range(2):
             [task] = episodes.submit([Asked("Q?")])
             task.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from parallel import ROLE, Late, Repeats, State, env_of, prompt, say
@@ -11,7 +11,7 @@ from parallel import ROLE, Late, Repeats, State, env_of, prompt, say
 from rolecast.errors import EngineError
 from rolecast.ports import GenerateRequest, Sampling
 from rolecast.rollout.env import Env, EpisodeEnd, Overflow
-from rolecast.types import Observation, Thread
+from rolecast.types import Observation, Passage, Thread, Trajectory
 from rolecast.wire.coordinator import pack, unpack
 
 
@@ -320,3 +320,46 @@ def test_an_action_names_the_version_that_sampled_it() -> None:
     env = env_of(Repeats())
     asyncio.run(play(env))
     assert [action.version for action in env.trajectory.actions] == ["v/0.0", "v/0.1"]
+
+
+# Looking on
+
+
+class Notes:
+    """A watcher that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, object]] = []
+
+    def grew(self, thread: Thread) -> None:
+        self.told.append((thread.id, len(thread.turns)))
+
+    def searches(self, queries: Sequence[str]) -> None:
+        self.told.append(("searches", tuple(queries)))
+
+    def found(self, passages: Sequence[Passage]) -> None:
+        self.told.append(("found", tuple(passage.id for passage in passages)))
+
+
+def test_who_looks_on_sees_every_turn_and_search_as_it_happens_and_changes_nothing() -> None:
+    async def play(env: Env) -> None:
+        live = env.open(ROLE, prompt())
+        await live.act(str)
+        live.observe("documents")
+        await env.search_all(["x"], 1)
+        await env.search_all([], 1)
+        await env.gather({"n": lambda part: say(part, "x")})
+
+    def played(watcher: Notes | None) -> Trajectory:
+        env = env_of(Repeats())
+        env.watcher = watcher
+        asyncio.run(play(env))
+        return env.trajectory
+
+    notes = Notes()
+    seen = played(notes)
+    assert notes.told == [
+        ("g.0/speaker.0", 1), ("g.0/speaker.0", 2), ("g.0/speaker.0", 3), ("searches", ("x",)), ("found", tuple(seen.retrieved)),
+        ("g.0/n/speaker.0", 1), ("g.0/n/speaker.0", 2),
+    ]  # fmt: skip
+    assert pack([seen]) == pack([played(None)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,6 +62,11 @@ def judge_with(model: str) -> Iterator[str]:
 def test_without_addresses_index_and_judge_are_here(tmp_path: Path) -> None:
     run = run_with(tmp_path)
     assert isinstance(open_retriever(run), LocalRetriever)
+
+    async def in_a_loop() -> None:  # as a service opens its team
+        assert isinstance(open_retriever(run), LocalRetriever)
+
+    asyncio.run(in_a_loop())
     assert isinstance(open_judge(run), LexicalJudge)
     about = environment_of(run)
     assert (about.retriever, about.judge, about.overrides) == ("here", "here", {})

@@ -63,34 +63,59 @@ function passages(trace, gold) {
   return [score, chips.length === 0 && "nothing", ...chips, ...missed.map((id) => make("span.chip.missed", { title: "gold, never retrieved" }, "☆ ", id))];
 }
 
-/** Shows `trace` in `panel`; `twins` are the other episodes of its question, `open` goes to one. */
-function showTrace(panel, trace, twins, open) {
-  const gold = new Set(trace.gold_passages);
-  const threads = trace.threads.map((thread, i) => threadBox(thread, i, trace.threads, gold));
-  const jump = (i) => () => threads[i].scrollIntoView({ behavior: "smooth", block: "start" });
-  const steps = trace.threads.map((thread, i) =>
-    make("button.step", { type: "button", style: roleStyle(data.roles.indexOf(thread.role)), click: jump(i) },
-      thread.role, isFaulty(thread) && make("span.flag", {}, "✗")));
+/** What was found, to be read: of an episode that was served. */
+function passageTexts(passages) {
+  const text = ({ id, title, text }) => make("div.passage", {}, make("b", {}, title || id), make("p", {}, text));
+  return make("details", {}, make("summary", {}, count(passages.length, "passage")), passages.map(text));
+}
+
+/** Leads to the part of the page that shows `thread`. */
+function stepButton(thread, box) {
+  const jump = () => box.scrollIntoView({ behavior: "smooth", block: "start" });
+  return make("button.step", { type: "button", style: roleStyle(data.roles.indexOf(thread.role)), click: jump },
+    thread.role, isFaulty(thread) && make("span.flag", {}, "✗"));
+}
+
+/** Texts that are longer than what is shown of them get a button that shows the rest. */
+function foldLong(root) {
+  for (const pre of root.querySelectorAll("pre.fold")) {
+    if (pre.scrollHeight <= pre.clientHeight + 4) continue; // all of it is shown
+    const flip = ({ target }) => {
+      target.textContent = pre.classList.toggle("open") ? "Show less" : "Show all";
+      target.setAttribute("aria-expanded", pre.classList.contains("open"));
+    };
+    pre.after(make("button.more", { type: "button", "aria-expanded": false, click: flip }, "Show all"));
+  }
+}
+
+/** What is said of the whole episode. Of one that was served nobody knows the gold answer. */
+function traceHead(trace, gold, twins = [], open = null) {
+  const served = trace.stage === "serve";
   const links = twins.slice(0, 8).map((twin) =>
     make("button.twin", { type: "button", click: () => open(twin) }, mark(twin), stageLabel(twin.stage)));
   const early = trace.status !== "ok" && `ended early: ${trace.status}`;
   const facts = [stageLabel(trace.stage), trace.hops > 0 && count(trace.hops, "hop"), trace.type, count(trace.searches, "search"), early];
   const field = (name, ...value) => [make("dt", {}, name), make("dd", {}, ...value)];
-  panel.replaceChildren(
+  return [
     make("p.eyebrow", {}, facts.filter(Boolean).map((fact) => make("span", {}, fact)), make("span.id", {}, trace.id)),
-    make("h3.question", {}, mark(trace), make("span", {}, trace.question)),
+    make("h3.question", {}, !served && mark(trace), make("span", {}, trace.question)),
     make("dl", {},
       field("Answer", trace.answer === null ? make("i", {}, "none") : make("b", {}, trace.answer)),
-      field("Gold", trace.golds.length ? trace.golds.join(" · ") : "unknown"),
+      !served && field("Gold", trace.golds.length ? trace.golds.join(" · ") : "unknown"),
       field("Retrieved", passages(trace, gold)),
       trace.rewards.length > 0 && field("Episode earned", trace.rewards.map(rewardChip)),
+      trace.passages?.length > 0 && field("Read", passageTexts(trace.passages)),
       links.length > 0 && field("Same question", links)),
-    make("div.steps", {}, steps), ...threads);
-  for (const pre of panel.querySelectorAll("pre.fold")) {
-    if (pre.scrollHeight <= pre.clientHeight + 4) continue; // it fits into the twelve lines
-    const flip = (event) => { event.target.textContent = pre.classList.toggle("open") ? "Show less" : "Show all"; };
-    pre.after(make("button.more", { type: "button", click: flip }, "Show all"));
-  }
+  ];
+}
+
+/** Shows `trace` in `panel`; `twins` are the other episodes of its question, `open` goes to one. */
+function showTrace(panel, trace, twins, open) {
+  const gold = new Set(trace.gold_passages);
+  const threads = trace.threads.map((thread, i) => threadBox(thread, i, trace.threads, gold));
+  const steps = trace.threads.map((thread, i) => stepButton(thread, threads[i]));
+  panel.replaceChildren(...traceHead(trace, gold, twins, open), make("div.steps", {}, steps), ...threads);
+  foldLong(panel);
 }
 
 function browseTraces(form) {
