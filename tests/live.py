@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from fastapi import FastAPI
 
-from rolecast.service.app import Service
 from rolecast.service.server import Server, listening
+from rolecast.service.state import Service
 
 
 @contextmanager

@@ -158,6 +158,7 @@ class SftConfig(TrainedConfig):
     errors: TeacherErrors = TeacherErrors()
     mix: dict[str, Share] = {}  # share of rows of each role; empty takes them as episodes have them
     drills: int = Field(0, ge=0)  # how many of the steps, the first ones, are reading drills instead of turns; for models from scratch
+    invented: bool = False  # also where the run has data of its own, its teacher plays on invented worlds
     checkpoint_every: int = Field(250, ge=1, json_schema_extra=HOW)  # steps between two checkpoints
 
 
@@ -218,7 +219,7 @@ class RunConfig(Closed):
     name: str = "run"  # of the run; a new one makes another run
     seed: int = Field(0, ge=-(2**63), lt=2**63)  # draws the world, the model and the samples
     lockstep: bool = False  # two runs are bitwise equal, on one machine's CPUs; slower
-    threads: int | None = Field(None, ge=1, le=4096, json_schema_extra=SHAPE)  # torch threads; by default torch's own choice
+    threads: int | None = Field(None, ge=1, le=4096, json_schema_extra=SHAPE)  # torch threads; by default the cores that are there
     method: SerializeAsAny[MethodConfig] = Field(default_factory=registry.default_config)
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()

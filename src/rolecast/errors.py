@@ -18,13 +18,19 @@ class InputError(RolecastError):
 
 
 class Interrupted(RolecastError):
-    """The process was told to end (SIGTERM). What was trained so far is saved; the same command goes on."""
+    """The process was told to end, by the signal `number`. What was trained so far is saved; the same command goes on."""
 
-    exit_code = 143
+    def __init__(self, message: str, number: int = 15) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + number
 
 
 class ArtifactError(RolecastError):
     """A committed artifact is missing, incomplete or does not match its manifest."""
+
+
+class DiskError(RolecastError):
+    """A file cannot be written: the disk is full, or the place is read-only or not ours. What was committed before stays."""
 
 
 class EngineError(RolecastError):

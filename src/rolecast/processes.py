@@ -10,6 +10,9 @@ import signal
 import sys
 from pathlib import Path
 
+from rolecast.threads import prepare_threads
+
+ERROR = "rolecast: "  # begins the one line that a process ends with
 PARENT = "ROLECAST_DIE_WITH_PARENT"  # the parent's pid, for a child that is to end with it
 
 
@@ -37,9 +40,15 @@ def prepare_output() -> None:
             stream.reconfigure(errors="replace")
 
 
+def say_error(message: str) -> None:
+    print(f"{ERROR}{' '.join(message.split())}", file=sys.stderr, flush=True)
+
+
 def prepare_process() -> None:
-    """Log lines of one form, output in any encoding, and libraries that stay quiet about themselves."""
+    """Log lines of one form, output in any encoding, threads that wait passively, and libraries that stay quiet about themselves. To be
+    called before torch is imported."""
     prepare_output()
+    prepare_threads()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -145,10 +145,8 @@ def test_api_server_is_for_launching_pods(objects: list[Object], labels: dict[st
 def test_kserve_pods_have_flows_where_kserve_serves(helm4: Helm, labels: dict[str, Labels]) -> None:
     objects = helm4.rendered("prod")
     served = {
-        kind: render_service(
-            ServingSpec.model_validate({"kind": kind, "uri": "s3://b/runs/r/rl/model", "image": "x", "name": kind, "gpus": gpus})
-        )
-        for kind, gpus in (("agent", 0), ("vllm", 1))
+        kind: render_service(ServingSpec.model_validate({"kind": kind, "uri": "s3://b/runs/r/rl/model", "image": "x", "name": kind, **own}))
+        for kind, own in (("agent", {"stage": "rl"}), ("vllm", {"gpus": 1}))
     }
     agent, predictor = (served[kind]["spec"]["predictor"]["labels"] for kind in ("agent", "vllm"))
     assert flows(objects, agent, predictor, 8080)

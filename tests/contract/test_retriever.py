@@ -22,7 +22,7 @@ from rolecast.retriever.app import make_retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever, build_index
 from rolecast.retriever.settings import RetrieverSettings
-from rolecast.service.app import Service
+from rolecast.service.state import Service
 from rolecast.store.artifact import MANIFEST
 from rolecast.types import Passage
 from tests.live import serving

@@ -40,7 +40,7 @@ def replayed(
         actions = [action for thread in t.threads for action in thread.actions]
         engine = Replay([Completion(a.ids, a.logprobs, a.text, a.finish) for a in actions], actions[0].version)
         again = Trajectory(t.id, t.question, t.group, t.member, t.method, t.seed)
-        return await play_episode(method, Env(engine, retriever, renderer, again, max_context=max_context), LexicalJudge())
+        return await play_episode(method, Env(engine, retriever, renderer, again, max_context), LexicalJudge())
 
     async def everything() -> list[Trajectory]:
         return [await one(t) for t in recorded]

@@ -13,10 +13,12 @@ import torch
 from rolecast.learner.ranks import join, leave
 from rolecast.learner.settings import BackendConfig
 from rolecast.learner.step import reinforce
+from rolecast.processes import die_with_parent
 from tests.two_slots import ANSWERER, PLANNER, learner_of, recorded
 
 
 def main(out: Path, name: str, zero: int, wanted: list[str]) -> None:
+    die_with_parent()
     torch.set_num_threads(1)
     ranks = join()
     objectives = [{"plan": PLANNER, "answer": ANSWERER}[objective] for objective in wanted]

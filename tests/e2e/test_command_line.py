@@ -26,11 +26,12 @@ def write(path: Path, *rows: object) -> str:
 
 def tiny_config(folder: Path, **changes: str) -> str:
     text = "name: t\nmethod: {name: decor, prompts: compact, condenser: extractive, k: 5}\n"
-    text += (
-        f"data: {{world: null, corpus: {folder}/corpus.jsonl, train: {folder}/q.jsonl, dev: {folder}/q.jsonl, test: {folder}/q.jsonl}}\n"
-    )
-    text += "stages: {sft: {steps: 0}}\n"
+    text += f"data: {{world: null, corpus: {folder}/corpus.jsonl, train: {folder}/q.jsonl, dev: {folder}/dev.jsonl, test: {folder}/test.jsonl}}\n"
+    text += "stages: {sft: {steps: 0}, rl: {steps: 0}}\n"
+    for split in ("dev", "test"):
+        write(folder / f"{split}.jsonl", {**ROW, "id": f"{split}1", "question": f"Who is of {split}?"})
     for old, new in changes.items():
+        assert old in text
         text = text.replace(old, new)
     path = folder / "config.yaml"
     path.write_text(text)
@@ -111,7 +112,8 @@ def test_a_stage_that_is_trained_by_its_name(tmp_path: Path) -> None:
     """`sft` and `rl` are short for it, and refuse where the method has no such stage."""
     write(tmp_path / "corpus.jsonl", *({"id": f"p{i}", "title": "", "text": f"text {i}"} for i in range(9)))
     write(tmp_path / "q.jsonl", ROW)
-    config = tiny_config(tmp_path, **{"{name: decor, prompts: compact, condenser: extractive, k: 5}": "{name: direct}"})
+    direct = {"{name: decor, prompts: compact, condenser: extractive, k: 5}": "{name: direct}", ", rl: {steps: 0}": ""}
+    config = tiny_config(tmp_path, **direct)
     result = rolecast("train", "run", "sft", "--config", config, cwd=tmp_path)
     assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "run/sft/model"), result.stderr
     assert rolecast("sft", "run", cwd=tmp_path).stdout.splitlines()[-1] == "run/sft/model"

@@ -1,4 +1,4 @@
-"""ZeRO-2 and ZeRO-3 over two processes train as one plain process does, and can be rolled back."""
+"""ZeRO-2 and ZeRO-3 over two processes train as one plain process does, and can be resumed and rolled back."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ def test_two_ranks_train_as_one(alone: tuple[str, dict[str, Any]], tmp_path: Pat
     assert one["told"][-1]["loss"] < one["told"][0]["loss"] - 0.1  # there was something to agree on
     # AdamW divides small differences by small numbers: there the losses are what is compared, and the distance is said.
     difference = largest(one["weights"], two["weights"])
+    assert largest(two["resumed"], two["weights"]) <= 1e-6
     print(f"{name} {zero} {optimizer}: max |Δθ| = {difference:.1e}")
     if optimizer == "sgd":
         assert difference <= 1e-5
@@ -50,7 +51,7 @@ def test_two_ranks_train_an_adapter_as_one_and_nothing_else(tmp_path: Path, zero
     assert all("lora_" in name for name in one["weights"])
     assert one["moved"] == two["moved"] == []
     assert one["told"][-1]["loss"] < one["told"][0]["loss"] - 0.01
-    for moment in ("weights", "after"):
+    for moment in ("weights", "resumed", "after"):
         assert largest(one[moment], two[moment]) <= 1e-5
 
 
@@ -67,6 +68,7 @@ def test_two_ranks_train_two_slots_as_one_each_at_its_own_pace(tmp_path: Path, z
     for slot in ("one", "two"):
         names = [name for name in one["weights"] if f".{slot}." in name]
         assert names
+        assert one["told"][0][f"{slot}/grad_norm"] > (1.0 if slot == "one" else 0.2)  # it is clipped
         assert one["told"][0][f"{slot}/lr"] / two["told"][0]["one/lr"] == (1.0 if slot == "one" else 0.5)
-        for moment in ("weights", "after"):
+        for moment in ("weights", "resumed", "after"):
             assert largest({n: one[moment][n] for n in names}, {n: two[moment][n] for n in names}) <= 1e-5

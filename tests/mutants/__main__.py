@@ -15,17 +15,24 @@ from tests.mutants.drawn import draw
 from tests.mutants.equivalent import why
 from tests.mutants.mutant import Mutant, listed
 from tests.mutants.of_runs import WIRING
+from tests.mutants.of_sharded import SHARDED
 from tests.mutants.of_training import TERMS
 from tests.mutants.trial import Outcome
 
 LEAST = 0.95  # share of the faults that the tests must notice
 SIDES = 2  # trials at once
 LIMIT = 150.0  # seconds of a trial; the tests of a file take some 15
+SLOW_LIMIT = 900.0  # the slow ones take some 270
 
 
 def by_hand() -> list[Mutant]:
     lists = (("term", TERMS), ("wiring", WIRING))
     return [listed(kind, file, *one) for kind, files in lists for file, found in files.items() for one in found]
+
+
+def sharded() -> list[Mutant]:
+    """Those that slow tests are to notice."""
+    return [listed("sharded", file, *one) for file, found in SHARDED.items() for one in found]
 
 
 def every(seed: int) -> list[Mutant]:
@@ -39,9 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked.add_argument("--list", action="store_true", help="name the mutants and run nothing")
     asked.add_argument("--only", metavar="NAME", action="append", help="those whose name, kind or file holds this; may be repeated")
     asked.add_argument("--seed", type=int, default=0, help="of the drawn ones")
+    asked.add_argument("--slow", action="store_true", help="instead, those of what only jobs of several processes run; an hour")
     asked.add_argument("--out", type=Path, help="also write the summary to this file")
     options = asked.parse_args(arguments)
-    chosen = [m for m in every(options.seed) if not options.only or any(part in f"{m.name} {m.kind} {m.file}" for part in options.only)]
+    everything = sharded() if options.slow else every(options.seed)
+    chosen = [m for m in everything if not options.only or any(part in f"{m.name} {m.kind} {m.file}" for part in options.only)]
     if not chosen:
         asked.error(f"no mutant is called like {' or '.join(options.only)}; --list names them")
     if options.list:
@@ -50,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # before the server of the trials starts
     trial.FORKS.set_forkserver_preload(trial.IMPORTED)
     with trial.compiled() as sources:
-        outcomes = list(_outcomes(chosen, sources))
+        outcomes = list(_outcomes(chosen, sources, options.slow))
     lines = list(_summary(chosen, outcomes))
     print("\n".join(lines))
     if options.out:
@@ -58,14 +67,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if lines[-1].startswith("enough") else 1
 
 
-def _outcomes(chosen: Sequence[Mutant], sources: Path) -> Iterator[Outcome]:
-    sides = ThreadPoolExecutor(SIDES)
-    places = sorted({place for m in chosen for place in covering(m.file)})
-    plain = trial.try_out(None, sources, places, 4 * LIMIT)
+def _outcomes(chosen: Sequence[Mutant], sources: Path, slow: bool) -> Iterator[Outcome]:
+    """A slow test has processes enough of its own."""
+    sides = ThreadPoolExecutor(1 if slow else SIDES)
+    limit = SLOW_LIMIT if slow else LIMIT
+    places = sorted({place for m in chosen for place in covering(m.file, slow)})
+    plain = trial.try_out(None, sources, places, 4 * limit, slow)
     if plain.fate != "survived":
         raise SystemExit(f"without a mutant the tests do not pass ({plain.by}); mend that first\n{plain.output[-3000:]}")
     todo = [m for m in chosen if not why(m)]
-    for number, outcome in enumerate(sides.map(lambda m: trial.try_out(m, sources, covering(m.file), LIMIT), todo), 1):
+    for number, outcome in enumerate(sides.map(lambda m: trial.try_out(m, sources, covering(m.file, slow), limit, slow), todo), 1):
         assert outcome.mutant is not None
         print(
             f"[{number}/{len(todo)}] {outcome.fate} {outcome.mutant.name}: {outcome.by} ({outcome.seconds:.0f} s)",

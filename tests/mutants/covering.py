@@ -1,9 +1,9 @@
-"""Which tests are to notice a fault of which file: folders and modules under tests/, the nearest first. No slow ones."""
+"""Which tests are to notice a fault of which file: folders and modules under tests/, the nearest first."""
 
 from __future__ import annotations
 
 LEARNER = ("unit/learner/test_wiring.py", "unit/learner/test_update.py", "unit/learner/test_batch.py", "unit/learner")
-STAGES = ("unit/stages/test_trainer.py", "unit/stages/test_rl.py")
+STAGES = ("unit/stages/test_trainer.py", "unit/stages/test_rl.py", "unit/stages/test_stage_settings.py")
 
 # What faults are drawn from; the hand-written lists name two methods besides.
 COVERING: dict[str, tuple[str, ...]] = {
@@ -48,5 +48,13 @@ METHODS: dict[str, tuple[str, ...]] = {
 }
 
 
-def covering(file: str) -> list[str]:
-    return [f"tests/{place}" for place in (COVERING | METHODS)[file]]
+# Of what only jobs of several processes run; minutes each.
+SHARDED = ("e2e/test_sharded.py", "e2e/test_sharded_slots.py")
+SLOW: dict[str, tuple[str, ...]] = {
+    "learner/backends.py": ("unit/learner/test_deepspeed_config.py", *SHARDED),
+    "learner/optimizer.py": ("unit/learner/test_optimizer.py", *SHARDED),
+}
+
+
+def covering(file: str, slow: bool = False) -> list[str]:
+    return [f"tests/{place}" for place in (SLOW if slow else COVERING | METHODS)[file]]

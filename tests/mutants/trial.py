@@ -51,8 +51,8 @@ def compiled() -> Iterator[Path]:
         yield Path(place) / "src"
 
 
-def try_out(mutant: Mutant | None, sources: Path, tests: Sequence[str], limit: float) -> Outcome:
-    """None is the sources as they are. RuntimeError where pytest could not be used at all."""
+def try_out(mutant: Mutant | None, sources: Path, tests: Sequence[str], limit: float, slow: bool = False) -> Outcome:
+    """`slow`: slow tests run too. None is the sources as they are. RuntimeError where pytest could not be used at all."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-") as place:
         src = Path(place) / "src"
@@ -63,7 +63,7 @@ def try_out(mutant: Mutant | None, sources: Path, tests: Sequence[str], limit: f
             for stale in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
                 stale.unlink()
         told = Path(place) / "output"
-        process = FORKS.Process(target=_run, args=(src, list(tests), told))
+        process = FORKS.Process(target=_run, args=(src, list(tests), told, "" if slow else "not slow"))
         process.start()
         process.join(limit)
         late = process.is_alive()
@@ -81,7 +81,7 @@ def try_out(mutant: Mutant | None, sources: Path, tests: Sequence[str], limit: f
     return Outcome(mutant, "killed", failed[1] if failed else f"exit code {process.exitcode}", seconds, output)
 
 
-def _run(src: Path, tests: list[str], told: Path) -> None:
+def _run(src: Path, tests: list[str], told: Path, marked: str) -> None:
     os.setsid()
     file = os.open(told, os.O_WRONLY | os.O_CREAT)
     os.dup2(file, 1)
@@ -92,7 +92,7 @@ def _run(src: Path, tests: list[str], told: Path) -> None:
     sys.dont_write_bytecode = False  # or the tests are rewritten in every trial
     import pytest
 
-    code = int(pytest.main(["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-W", "ignore", *tests]))
+    code = int(pytest.main(["-x", "-q", "-m", marked, "-p", "no:cacheprovider", "-W", "ignore", *tests]))
     where = getattr(sys.modules.get("rolecast"), "__file__", None)
     if code == 0 and (where is None or not Path(where).is_relative_to(src)):
         print(f"the tests ran {where}, not the copy in {src}")

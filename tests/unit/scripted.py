@@ -112,7 +112,7 @@ def play(
     max_context: int = 4096, member: int = 0, group: str = "g",
 ) -> Trajectory:  # fmt: skip
     trajectory = Trajectory(f"{group}.{member}", question, group, member, method.name, 0)
-    env = Env(engine, retriever, renderer, trajectory, Sampling(0.0), max_context)
+    env = Env(engine, retriever, renderer, trajectory, max_context, Sampling(0.0))
     return asyncio.run(play_episode(method, env, judge))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,16 @@ def test_parts_that_are_apart_know_nothing_of_each_other(group: set[str]) -> Non
 
 def within(module: str, part: str) -> bool:
     return f"{module}.".startswith(f"{part}.")
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """Also not inside of functions or for types alone."""
+    paths = {dotted(path).removesuffix(".__init__"): path for path in ROOT.rglob("*.py")}
+    graph = {
+        module: {found for name in imported(path) if (found := name if name in paths else name.rpartition(".")[0]) in paths} - {module}
+        for module, path in paths.items()
+    }
+    assert list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names a circle
 
 
 def test_every_preset_in_a_folder_is_declared() -> None:

@@ -15,7 +15,7 @@ from rolecast.errors import InputError
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, RunConfig]]:
     """What would have been run, and where."""
     runs: list[tuple[Path, RunConfig]] = []
-    monkeypatch.setattr("rolecast.launching.local_pipeline.run_local", lambda path, config: runs.append((path, config)))
+    monkeypatch.setattr("rolecast.launching.local_pipeline.run_local", lambda path, config, procs: runs.append((path, config)))
     monkeypatch.setattr("rolecast.evaluation.table.print_summary", lambda path: None)
     monkeypatch.setattr("rolecast.weights.models.check_model", lambda path: None)
     return runs

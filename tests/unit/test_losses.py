@@ -74,6 +74,7 @@ def test_ppo_clips_apart_below_and_above(ratio: float, advantage: float, clipped
         (2.9, -1.0, 2.9, 2.9),  # bad and likelier, below the bound: pulled back
         (3.5, -1.0, 3.0, 0.0),  # beyond it: no more than 3 |A|, and no gradient
         (3.5, 1.0, -1.2, 0.0),  # a good one is clipped as ever
+        (1.0, 0.5, -0.5, -0.5),  # and no bound lifts a small one
         (0.5, -2.0, 1.6, 0.0),
     ],
 )

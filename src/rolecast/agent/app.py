@@ -21,9 +21,10 @@ from rolecast.installed import needing
 from rolecast.ports import Retriever
 from rolecast.retriever.batching import LoopThread
 from rolecast.retriever.client import HttpRetriever
-from rolecast.service.app import Service, make_app
+from rolecast.service.app import make_app
 from rolecast.service.errors import Fault, Shape, kserve, openai, ours
 from rolecast.service.replies import refusal
+from rolecast.service.state import Service
 from rolecast.types import Trajectory
 
 log = logging.getLogger(__name__)

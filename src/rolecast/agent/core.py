@@ -98,7 +98,7 @@ class Agent:
         seed = secrets.randbits(63) if asked.seed is None else asked.seed
         trajectory = Trajectory(NAME, Question(NAME, asked.text, Gold(())), NAME, 0, self.method.name, seed)
         sampling = asked.sampling or self.sampling
-        env = Env(self.engine, self.retriever, self.renderer, trajectory, sampling, self.max_context, "serve")
+        env = Env(self.engine, self.retriever, self.renderer, trajectory, self.max_context, sampling, "serve")
         self.engine.branches += 1
         try:
             if asked.turns:

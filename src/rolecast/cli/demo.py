@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rolecast.cli.runs import Overrides
+from rolecast.cli.runs import Overrides, Procs
 
 if TYPE_CHECKING:
     from rolecast.config import RunConfig
@@ -23,6 +23,7 @@ def demo(
     path: Annotated[Path | None, typer.Option("--run", help="The run's folder; runs/demo by default.")] = None,
     seed: Annotated[int, typer.Option(help="Draws the world, the model and the samples.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete the run's folder and start anew.")] = False,
+    procs: Procs = None,
     overrides: Overrides = None,
 ) -> None:
     """World → index → SFT → RL → evaluation → report, on two CPU cores. Run it again to go on after an interruption."""
@@ -53,7 +54,7 @@ def demo(
             raise InputError(f"{path} is not a run; --fresh deletes runs only")
         erase(path)
     print(f"preset {chosen}: {plan(config)}, evaluation on {config.eval.n} questions → {path}", flush=True)
-    run_local(path, config)
+    run_local(path, config, procs)
     print_summary(path / "summary.json")
 
 

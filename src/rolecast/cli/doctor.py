@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 
 from rolecast.installed import NAME, extras, install, missing, version
+from rolecast.threads import described
 
 
 def doctor() -> None:
     """Show what this installation can do."""
-    print(f"{NAME} {version(NAME)} on Python {platform.python_version()}, {os.cpu_count()} cores, {_accelerator()}")
+    print(f"{NAME} {version(NAME)} on Python {platform.python_version()}, {described()}, {_accelerator()}")
     for extra, needs in sorted(extras().items()):
         if lacking := missing(needs):
             print(f"  {extra:<10} missing {', '.join(lacking)}: {install(extra)}")

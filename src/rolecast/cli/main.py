@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 
 from rolecast.cli import data, demo, deploy, doctor, judge, pipeline, retriever, rollout, runs, serving
-from rolecast.errors import RolecastError
+from rolecast.disk import disk_fault
+from rolecast.errors import Interrupted, RolecastError
 from rolecast.installed import needing, version
-from rolecast.processes import prepare_process
+from rolecast.processes import prepare_process, say_error
+from rolecast.signals import Stopped, signals_raise
 
+RESUMED = ("demo", "pipeline", "run", "train", "sft", "rl", "eval", "report")  # commands that find what they did before
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data.app, name="data")
 app.add_typer(data.index_app, name="index")
@@ -69,19 +76,39 @@ def _main(
 def main() -> None:
     prepare_process()
     arguments = sys.argv[1:] or ["--help"]
-    try:
-        with needing(PARTS.get(" ".join(arguments[:2]), PARTS.get(arguments[0], ""))):
-            sys.exit(app(arguments, standalone_mode=False) or 0)
-    except typer.TyperException as error:  # unknown command or option, wrong type
-        _fail(error.format_message(), 2)
-    except (typer.Abort, KeyboardInterrupt):
-        _fail("interrupted", 130)
-    except RolecastError as error:
-        _fail(str(error), error.exit_code)
+    with signals_raise():
+        try:
+            with needing(PARTS.get(" ".join(arguments[:2]), PARTS.get(arguments[0], ""))):
+                sys.exit(app(arguments, standalone_mode=False) or 0)
+        except typer.TyperException as error:  # unknown command or option, wrong type
+            _fail(error.format_message(), 2)
+        except typer.Abort:
+            _fail("interrupted", 130)
+        except Stopped as stopped:
+            _fail(f"told to end{_going_on(sys.argv[1:])}", 128 + stopped.number)
+        except Interrupted as interrupted:
+            _fail(f"{interrupted}{_going_on(sys.argv[1:])}", interrupted.exit_code)
+        except RolecastError as error:
+            _fail(str(error), error.exit_code)
+        except OSError as error:
+            if (fault := disk_fault(error)) is None:
+                raise
+            _fail(str(fault), fault.exit_code)
 
 
-def _fail(message: str, code: int) -> None:
-    print(f"rolecast: {' '.join(message.split())}", file=sys.stderr)
+def _going_on(arguments: Sequence[str]) -> str:
+    """The command that goes on where this one ended: the same, but one that would delete what it did."""
+    if not arguments or arguments[0] not in RESUMED:
+        return ""
+    called = Path(sys.argv[0])
+    program = [str(called)] if called.name == "rolecast" else [sys.executable, "-m", "rolecast.cli.main"]
+    if called.name == "rolecast" and (found := shutil.which("rolecast")) and Path(found).samefile(called):
+        program = ["rolecast"]
+    return f"; go on with `{shlex.join([*program, *(word for word in arguments if word != '--fresh')])}`"
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    say_error(message)
     sys.exit(code)
 
 

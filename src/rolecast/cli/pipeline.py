@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rolecast.cli.runs import Overrides
+from rolecast.cli.runs import Overrides, Procs
 from rolecast.errors import InputError
 
 app = typer.Typer(help="The whole job as a Kubeflow pipeline.")
@@ -18,6 +18,7 @@ def run(
     config: Annotated[Path, typer.Option(help="The run's config, YAML.")],
     path: Annotated[Path, typer.Option("--run", help="The run's folder.")],
     local: Annotated[bool, typer.Option("--local", help="On this machine, one process per step.")] = False,
+    procs: Procs = None,
     overrides: Overrides = None,
 ) -> None:
     """Every stage, evaluation and report of one run. Interrupted runs go on from their last committed checkpoint."""
@@ -27,7 +28,7 @@ def run(
 
     if not local:
         raise InputError("add --local to run it on this machine; `rolecast pipeline submit` runs it on a cluster")
-    run_local(path, load_config(config, overrides or ()))
+    run_local(path, load_config(config, overrides or ()), procs)
     print_summary(path / "summary.json")
 
 
@@ -71,11 +72,13 @@ def submit(
     from rolecast.launching.spec import BY_PIPELINE, read_spec
     from rolecast.launching.submit import submit as start
     from rolecast.reading import read_mapping
+    from rolecast.stages.checks import check_run
 
     settings = read_mapping(job, (), "spec")
     if given := sorted(BY_PIPELINE & set(settings)):
         raise InputError(f"{job}: leave out {given[0]}; --run says where the run lives, and the pipeline runs every stage as its kind")
     loaded = load_config(config, overrides or ())
+    check_run(loaded, uri)
     if launcher != "local":  # a fault is told now, not after the index was built
         for stage in loaded.schedule:
             read_spec({**settings, "run": uri, "stage": stage.name, "kind": stage.kind}, str(job or "--job"))

@@ -13,15 +13,27 @@ from rolecast.stages.run import Run, open_run, prepare
 app = typer.Typer(help="Make runs.")
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="The run: a folder, or s3://bucket/prefix/NAME.")]
 ConfigPath = Annotated[Path | None, typer.Option("--config", help="YAML; needed when the run is new.")]
+Procs = Annotated[
+    int | None, typer.Option("--procs", min=1, metavar="N", help="Processes that train together on this machine, one for each GPU.")
+]
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override of the config, as often as you like.")]
 
 
-def opened(path: str, config: Path | None, overrides: list[str] | None, stage: str | None = None, model: bool = False) -> Run:
+def opened(
+    path: str,
+    config: Path | None,
+    overrides: list[str] | None,
+    stage: str | None = None,
+    procs: int | None = None,
+    training: bool = False,
+    model: bool = False,
+) -> Run:
     """The run at `path` with its world and index, created from `config` if given. `stage`: one that its schedule must have, with a
-    `model` of its own where that is asked for."""
+    `model` of its own where that is asked for. `training`: it is to be trained now, by `procs` processes."""
     from rolecast.config import load_config
     from rolecast.errors import InputError
     from rolecast.schedule import find, find_trained
+    from rolecast.stages.checks import check_run, require_ranks
     from rolecast.stages.inputs import inputs
 
     if overrides and config is None:
@@ -29,6 +41,10 @@ def opened(path: str, config: Path | None, overrides: list[str] | None, stage: s
     read = open_run(path).config if config is None else load_config(config, overrides or ())
     if stage is not None:
         (find_trained if model else find)(read.schedule, stage)  # before anything is made for it
+    if training:
+        require_ranks(read, procs)
+    if training or config is not None:
+        check_run(read, path, stage if training else None)
     if config is not None:
         return prepare(path, read, inputs)
     run = open_run(path)
@@ -53,23 +69,29 @@ def create_run(
 def train(
     run: RunPath,
     stage: Annotated[str, typer.Argument(metavar="STAGE", help="Of the method's schedule, for instance sft or rl.")],
+    procs: Procs = None,
     config: ConfigPath = None,
     overrides: Overrides = None,
 ) -> None:
-    """Train one stage of a run, or go on from its newest checkpoint. A rollout stage prepares questions instead."""
+    """Train one stage of a run, or go on from its newest checkpoint. `--procs N` trains on N GPUs of this machine. A rollout stage
+    prepares questions instead."""
+    from rolecast.launching.local import train_here
     from rolecast.stages.train import train as train_stage
 
-    print(train_stage(opened(run, config, overrides, stage), stage))
+    made = opened(run, config, overrides, stage, procs, training=True)
+    if procs is not None:
+        train_here(run, stage, procs)
+    print(made.model(stage) if procs is not None else train_stage(made, stage))
 
 
-def sft(run: RunPath, config: ConfigPath = None, overrides: Overrides = None) -> None:
+def sft(run: RunPath, procs: Procs = None, config: ConfigPath = None, overrides: Overrides = None) -> None:
     """Short for `rolecast train RUN sft`: supervised fine-tuning on a scripted teacher."""
-    train(run, "sft", config, overrides)
+    train(run, "sft", procs, config, overrides)
 
 
-def rl(run: RunPath, config: ConfigPath = None, overrides: Overrides = None) -> None:
+def rl(run: RunPath, procs: Procs = None, config: ConfigPath = None, overrides: Overrides = None) -> None:
     """Short for `rolecast train RUN rl`: reinforcement learning from the SFT model."""
-    train(run, "rl", config, overrides)
+    train(run, "rl", procs, config, overrides)
 
 
 def evaluate(

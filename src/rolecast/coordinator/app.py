@@ -19,8 +19,9 @@ from pydantic import ValidationError
 from rolecast.coordinator.door import Badges, Door
 from rolecast.coordinator.leases import Coordinator
 from rolecast.leasing import Malformed, Refused, Stopped, Ticket
-from rolecast.service.app import Service, add_error_handlers
+from rolecast.service.app import add_error_handlers
 from rolecast.service.guard import Guard
+from rolecast.service.state import Service
 from rolecast.types import Trajectory
 from rolecast.wire import coordinator as wire
 

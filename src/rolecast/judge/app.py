@@ -14,7 +14,8 @@ from rolecast.judge.openai import OpenAIJudge
 from rolecast.judge.settings import JudgeSettings
 from rolecast.methods.registry import judge_kind
 from rolecast.ports import Judge
-from rolecast.service.app import Service, make_app
+from rolecast.service.app import make_app
+from rolecast.service.state import Service
 from rolecast.wire.judge import JudgeAbout, JudgeReply, JudgeRequest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from rolecast.judge.kinds import JudgeInputs
 from rolecast.ports import Verdict
@@ -14,9 +14,14 @@ from rolecast.world.grammar import Fact, facts_in, names, words
 Inputs = TypeVar("Inputs", bound=JudgeInputs)
 
 
-def on_chain(rule: Callable[[Inputs], Verdict]) -> Callable[[Inputs], Verdict]:
-    """The rule where the question has a gold chain; unscored where it has none."""
-    return lambda inputs: rule(inputs) if inputs.gold.chain else Verdict(None, "the question has no gold chain")
+class OnChain(Generic[Inputs]):
+    """A rule where the question has a gold chain; unscored where it has none."""
+
+    def __init__(self, rule: Callable[[Inputs], Verdict]) -> None:
+        self._rule = rule
+
+    def __call__(self, inputs: Inputs) -> Verdict:
+        return self._rule(inputs) if inputs.gold.chain else Verdict(None, "the question has no gold chain")
 
 
 def holds(text: str, hop: Hop) -> bool:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rolecast.judge.evidence import OnChain
 from rolecast.judge.kinds import ANSWER, AnswerInputs, Rule
 from rolecast.methods.registry import judge_kind, verdict_rule
 from rolecast.ports import JudgeInfo, Verdict
 from rolecast.rewards.text import exact_match
+from rolecast.types import Gold
 
 LEXICAL = JudgeInfo("lexical")
 
@@ -23,10 +25,19 @@ class LexicalJudge:
         return LEXICAL
 
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
-        asked, rule = judge_kind(kind), _SHARED.get(kind) or verdict_rule(kind)
+        asked, rule = judge_kind(kind), rule_of(kind)
         if asked is None or rule is None:
             return Verdict(None, f"the lexical judge has no rule for {kind!r}")
         return rule(asked.read(inputs))
+
+    def scores(self, kind: str, gold: Gold) -> bool:
+        """Whether a question with this gold can get a verdict of this kind at all."""
+        rule = rule_of(kind)
+        return rule is not None and bool(gold.chain or not isinstance(rule, OnChain))
+
+
+def rule_of(kind: str) -> Rule | None:
+    return _SHARED.get(kind) or verdict_rule(kind)
 
 
 def _answer(inputs: AnswerInputs) -> Verdict:

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 from rolecast.launching.cluster import Blip, Cluster, Conflict, JobKind, Resource
 from rolecast.launching.failure import JobFailed, LaunchError, SpecMismatch
-from rolecast.launching.launcher import Outcome, Terminated, say, sigterm_raises
+from rolecast.launching.launcher import Outcome, say
 from rolecast.launching.learner_pod import SPEC_HASH, Manifest
 from rolecast.launching.logs import PodLogs
 from rolecast.launching.spec import TrainingJobSpec
 from rolecast.launching.watcher import RETRY, Watcher
+from rolecast.signals import Stopped, signals_raise
 
 T = TypeVar("T")
 SUBMIT_ATTEMPTS = 8
@@ -39,10 +40,10 @@ class KubernetesLauncher:
 
         Interrupted (SIGTERM, Ctrl-C) it deletes the job and leaves with a non-zero exit code.
         """
-        with sigterm_raises():
+        with signals_raise():
             try:
                 return self._attempts(spec)
-            except (Terminated, KeyboardInterrupt):
+            except Stopped:
                 self._say(f"interrupted: deleting job {spec.job_name}")
                 self._delete_ours(spec)
                 raise

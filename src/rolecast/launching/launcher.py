@@ -1,19 +1,11 @@
-"""The port through which a pipeline step runs a training job, and its three adapters."""
+"""The port through which a pipeline step runs a training job, and what its adapters share."""
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import Literal, NoReturn, Protocol, get_args
+from typing import Protocol
 
-from rolecast.errors import InputError
 from rolecast.launching.spec import TrainingJobSpec
-
-LauncherName = Literal["local", "pytorchjob", "trainjob"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,41 +28,6 @@ class Launcher(Protocol):
     def run(self, spec: TrainingJobSpec) -> Outcome:
         """Blocks until the job has succeeded. Raises `JobFailed`, whose report tells why it failed."""
         ...
-
-
-def make_launcher(name: str) -> Launcher:
-    if name == "local":
-        from rolecast.launching.local import LocalLauncher
-
-        return LocalLauncher()
-    if name in get_args(LauncherName):
-        from rolecast.launching.cluster import KINDS, connect
-        from rolecast.launching.kubernetes import KubernetesLauncher
-
-        return KubernetesLauncher(connect(), KINDS[name])
-    raise InputError(f"no launcher {name!r}; there are {', '.join(get_args(LauncherName))}")
-
-
-class Terminated(SystemExit):
-    """SIGTERM: the step that waits for the job is being stopped."""
-
-
-@contextmanager
-def sigterm_raises() -> Iterator[None]:
-    """Python runs signal handlers in the main thread only; elsewhere nothing can be done."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def terminate(number: int, frame: FrameType | None) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the deletion must not be interrupted by impatience
-        raise Terminated(128 + number)
-
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def say(line: str) -> None:

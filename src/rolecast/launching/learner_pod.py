@@ -9,6 +9,7 @@ from rolecast.coordinator.tokens import RELEASE_KEY
 from rolecast.errors import InputError
 from rolecast.launching.spec import TrainingJobSpec
 from rolecast.service.tokens import TOKEN
+from rolecast.threads import CHOSEN, COUNT
 
 Manifest = dict[str, Any]
 
@@ -94,7 +95,12 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
     env: list[Manifest] = [
         {"name": "PYTHONUNBUFFERED", "value": "1"},
         {"name": "ROLECAST_WORKDIR", "value": "/work"},
+        {"name": "OMP_WAIT_POLICY", "value": "passive"},
+        {"name": "KMP_BLOCKTIME", "value": "0"},
     ]
+    if spec.procs_per_node > 1:
+        # Else torchrun says 1, as if the user had: each process is to take its share of the pod's cores.
+        env += [{"name": name, "value": "1"} for name in (COUNT, CHOSEN)]
     if spec.zero_stage is not None:
         env.append({"name": "ROLECAST_ZERO_STAGE", "value": str(spec.zero_stage)})
     if spec.samples:

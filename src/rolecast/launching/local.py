@@ -1,4 +1,4 @@
-"""Runs a training job on this machine: torchrun as a child process, with the same module and arguments as in a pod."""
+"""Runs a training job on this machine: its ranks as child processes, with the same module and arguments as in a pod."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from rolecast.errors import InputError
+from rolecast.errors import InputError, Interrupted
 from rolecast.launching.failure import DeadlineExceeded, JobFailed, report
-from rolecast.launching.launcher import Outcome, Terminated, say, sigterm_raises
+from rolecast.launching.launcher import Outcome, say
 from rolecast.launching.learner_pod import GRACE_SECONDS
-from rolecast.launching.spec import TrainingJobSpec
+from rolecast.launching.spec import TrainingJobSpec, read_spec
 from rolecast.launching.status import PodEnd
+from rolecast.processes import ERROR, PARENT
+from rolecast.schedule import find
+from rolecast.signals import CODES, Stopped, signals_raise
+from rolecast.stages.run import open_run
 
 TAIL_LINES = 40
 
 
 def command(spec: TrainingJobSpec) -> list[str]:
-    """`--standalone` picks a free port, so that two jobs on one machine do not meet."""
-    return [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={spec.procs_per_node}"),
-        *("-m", "rolecast.learner.main", spec.stage, spec.run),
-    ]
+    return [sys.executable, "-m", "rolecast.launching.ranks", str(spec.procs_per_node), spec.stage, spec.run]
+
+
+def train_here(run: str, stage: str, procs: int) -> None:
+    """A stage of a run over `procs` processes of this machine, from its newest checkpoint."""
+    kind = find(open_run(run).config.schedule, stage).kind
+    LocalLauncher().run(read_spec({"run": run, "stage": stage, "kind": kind, "image": "none", "procs_per_node": procs}))
 
 
 class LocalLauncher:
@@ -45,15 +51,15 @@ class LocalLauncher:
         if spec.nodes > 1:
             raise InputError(f"nodes is {spec.nodes}, and this machine is one node; set nodes to 1 or launch on a cluster")
         start = self._clock()
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())}
         if spec.zero_stage is not None:
             environment["ROLECAST_ZERO_STAGE"] = str(spec.zero_stage)
-        with sigterm_raises():
+        with signals_raise():
             child = subprocess.Popen(
                 self._command(spec), env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
             )
-            last: deque[str] = deque(maxlen=TAIL_LINES)
-            reader = threading.Thread(target=self._read, args=(child, last), daemon=True)
+            last, errors = deque[str](maxlen=TAIL_LINES), list[str]()
+            reader = threading.Thread(target=self._read, args=(child, last, errors), daemon=True)
             reader.start()
             try:
                 code = child.wait(timeout=spec.deadlines.running)
@@ -61,22 +67,28 @@ class LocalLauncher:
                 self._stop(child)
                 message = f"job {spec.job_name} was running for more than {spec.deadlines.running} s; raise deadlines.running or see why"
                 raise DeadlineExceeded(message, report(message, "", (), {"the job": "\n".join(last)})) from None
-            except (Terminated, KeyboardInterrupt):
-                self._say(f"interrupted: stopping job {spec.job_name}")
-                self._stop(child)
+            except Stopped as stopped:
+                code = self._stop(child)
+                reader.join(timeout=5)
+                if code in CODES and errors:
+                    raise Interrupted(errors[0], stopped.number) from None
                 raise
         reader.join(timeout=5)
         if code:
-            self._fail(spec, code, "\n".join(last))
+            self._fail(spec, code, "\n".join(last), errors)
         return Outcome(spec.job_name, "a child process", {"running": round(self._clock() - start, 1)})
 
-    def _read(self, child: subprocess.Popen[str], last: deque[str]) -> None:
+    def _read(self, child: subprocess.Popen[str], last: deque[str], errors: list[str]) -> None:
+        """Passes on what the ranks print, apart from the lines that they end with: the first of these is said in the end, once."""
         assert child.stdout is not None
         for line in child.stdout:
             last.append(line.rstrip("\n"))
-            self._say(line.rstrip("\n"))
+            if line.startswith(ERROR):
+                errors.append(line.removeprefix(ERROR).rstrip("\n"))
+            else:
+                self._say(line.rstrip("\n"))
 
-    def _stop(self, child: subprocess.Popen[str]) -> None:
+    def _stop(self, child: subprocess.Popen[str]) -> int:
         """The learner saves on SIGTERM; who does not end in time is killed."""
         try:
             os.killpg(child.pid, signal.SIGTERM)
@@ -86,9 +98,15 @@ class LocalLauncher:
             child.wait()
         except ProcessLookupError:
             child.wait()
+        return child.returncode
 
-    def _fail(self, spec: TrainingJobSpec, code: int, last: str) -> None:
+    def _fail(self, spec: TrainingJobSpec, code: int, last: str, errors: list[str]) -> None:
+        if code in CODES and errors:  # a rank was told to end, not this process
+            raise Interrupted(errors[0], code - 128)
+        if code == InputError.exit_code and errors:
+            raise InputError(errors[0])
         reason = f"signal {signal.Signals(-code).name}" if code < 0 else "Error"
-        end = PodEnd("torchrun", reason, "", code)
-        message = f"job {spec.job_name} failed: torchrun ended with exit code {code} ({reason}); its output is above"
+        end = PodEnd("ranks", reason, "", code)
+        why = errors[0] if errors else "its output is above"
+        message = f"job {spec.job_name} failed: its ranks ended with exit code {code} ({reason}); {why}"
         raise JobFailed(message, report(f"Job {spec.job_name} failed", "", [end], {"the job": last}))

@@ -3,52 +3,59 @@
 from __future__ import annotations
 
 import io
-import logging
-import os
-import re
+import json
 import sys
 import warnings
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from rolecast.errors import InputError, RolecastError
 from rolecast.installed import MissingPackageError, extras, missing
 from rolecast.schedule import Schedule
+from rolecast.signals import handled
 
 if TYPE_CHECKING:
     from rolecast.config import RunConfig
 
-log = logging.getLogger(__name__)
 
+def run_local(path: Path, config: RunConfig, procs: int | None = None) -> None:
+    """Blocks until the pipeline ended. Finished stages of the run are found and not run again. `procs`: processes that train a stage.
 
-def run_local(path: Path, config: RunConfig) -> None:
-    """Blocks until the pipeline ended. Finished stages of the run are found and not run again."""
+    Told to end, it has the step that runs save what it has and ends with `Interrupted`.
+    """
     if lacking := missing(extras()["train"]):  # before any work, and not inside a step
         raise MissingPackageError(lacking[0], "local")
     from kfp import local
+    from kfp.local import subprocess_task_handler
     from rolecast_pipelines.schedule import make_pipeline
 
-    from rolecast.processes import PARENT
+    from rolecast.launching.local_steps import Steps
+    from rolecast.stages.checks import check_run, require_ranks
     from rolecast.stages.run import refuse_other
 
     refuse_other(path, config)  # here, in one line, not inside a step
-    local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(path / ".kfp"), raise_on_error=True)
-    os.environ[PARENT] = str(os.getpid())
-    os.environ.setdefault("PYTHONWARNINGS", "ignore")
-    output = _StepOutput(sys.stdout)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(output):
-            warnings.filterwarnings("ignore", r"Task '.*': settings", UserWarning)  # display names, which a cluster shows
-            warnings.filterwarnings(
-                "ignore", "You may be attemping", RuntimeWarning
-            )  # images count on a cluster; here every step is a process
-            make_pipeline(config.schedule)(run=str(path.resolve()), config=config.model_dump_json())
-    except RuntimeError as error:
-        reason = output.error or f"{_COLOUR.sub('', ' '.join(str(error).split()))[:300]}; its output is above"
-        raise RolecastError(f"a step of the pipeline failed: {reason}") from error
-    finally:
-        del os.environ[PARENT]
+    check_run(config, path)
+    require_ranks(config, procs)
+    steps = Steps(sys.stdout)
+    job = json.dumps({"procs_per_node": procs} if procs else {})
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory(prefix="rolecast-"))  # for what steps hand to each other
+        stack.enter_context(handled(steps.stop))
+        stack.enter_context(redirect_stdout(io.StringIO()))  # kfp's account of itself; steps have the real one
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # of images and display names, which a cluster shows
+        # kfp's own function keeps neither a step's process, which is to be told to end, nor how it ended.
+        stack.enter_context(patch.object(subprocess_task_handler, "run_local_subprocess", steps.run))
+        local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=folder, raise_on_error=True)
+        try:
+            make_pipeline(config.schedule)(run=str(path.resolve()), config=config.model_dump_json(), job=job)
+        except RuntimeError as error:
+            if not steps.failed:
+                raise RolecastError(f"the pipeline could not be run: {' '.join(str(error).split())[:300]}") from error
+            raise steps.failure() from None
 
 
 def compile_pipeline(out: Path, schedule: Schedule) -> None:
@@ -66,43 +73,3 @@ def compile_pipeline(out: Path, schedule: Schedule) -> None:
         compiler.Compiler().compile(make_pipeline(schedule), str(out))
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror}); choose another place or make room") from None
-
-
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_BY_KFP = re.compile(r"([\d:]+)\.\d+ - INFO - (?:Executing task '(.+)')?")
-
-
-class _StepOutput(io.TextIOBase):
-    """What the steps print, under their names, without kfp's account of itself. Keeps the error line of a failed step."""
-
-    def __init__(self, out: TextIO) -> None:
-        self.error = ""
-        self._out = out
-        self._line = ""
-        self._hidden_until = ""  # the line that ends a listing of a step's inputs or outputs
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        *lines, self._line = (self._line + text).split("\n")
-        for line in lines:
-            if (shown := self._shown(_COLOUR.sub("", line).rstrip())) is not None:
-                self._out.write(shown + "\n")
-                self._out.flush()
-        return len(text)
-
-    def _shown(self, line: str) -> str | None:
-        if self._hidden_until:
-            if line.startswith(self._hidden_until):
-                self._hidden_until = ""
-            return None
-        if "[KFP Executor" in line:
-            self._hidden_until = "    }" if line.endswith("Got executor_input:") else ""
-            return None
-        if by_kfp := _BY_KFP.match(line):
-            self._hidden_until = "---" if line.endswith(" outputs:") else ""
-            return f"{by_kfp[1]} {by_kfp[2]}" if by_kfp[2] else None
-        if line.strip().startswith("rolecast: "):
-            self.error = line.strip().removeprefix("rolecast: ")
-        return line if line.strip(" -") else None

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rolecast.errors import ArtifactError
 from rolecast.learner.learner import Learner
 from rolecast.learner.ranks import Ranks
-from rolecast.store.artifact import being_written, verify, writing
+from rolecast.store.artifact import being_written, provenance, verify, writing
 from rolecast.weights.team import Weights
 
 KIND = "checkpoint"
@@ -24,11 +26,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`progress` is what the loop needs beside weights: its step, best score, guard state."""
+    """`progress` is what the loop needs beside weights: its step, best score, guard state. `threads`: that each rank computed with."""
 
     path: Path
     step: int
     progress: dict[str, Any]
+    threads: int | None = None
 
     def restore(self, learner: Learner) -> None:
         """Loads optimizer state; the slots' weights are in `path`, for whoever assembles the team."""
@@ -65,7 +68,7 @@ def _writing_parts(path: Path, step: int, ranks: Ranks) -> Iterator[Path]:
     part = part_of(path, ranks.node)
     with ExitStack() as stack:
         if ranks.leads_node:
-            stack.enter_context(writing(part, KIND, {"step": step, "world": ranks.world}))
+            stack.enter_context(writing(part, KIND, {"step": step, "world": ranks.world, "threads": torch.get_num_threads()}))
         ranks.barrier()
         yield being_written(part)
         ranks.barrier()
@@ -104,7 +107,9 @@ def all_of(folder: Path) -> list[Checkpoint]:
 def read(path: Path) -> Checkpoint:
     """Raises ArtifactError for one that is damaged."""
     try:
-        return Checkpoint(path, int(path.name.removeprefix("step-")), dict(json.loads((path / "progress.json").read_text())))
+        progress = dict(json.loads((path / "progress.json").read_text()))
+        threads = provenance(path).get("threads")
+        return Checkpoint(path, int(path.name.removeprefix("step-")), progress, threads)
     except (OSError, ValueError, TypeError) as error:
         raise ArtifactError(f"checkpoint {path} is damaged ({type(error).__name__}: {error}); delete it") from error
 

@@ -150,8 +150,9 @@ class Learner:
     def _slopes(self, of: Cut, minibatch: Minibatch, tally: Tally) -> Slopes | None:
         """For units that had to be cut apart: their ratios with the weights as they are, before their tokens' own passes."""
         parts = [micro for micro in minibatch if not micro.whole]
-        if not parts or of.objective.policy is None:
+        if not parts:
             return None
+        assert of.objective.policy is not None  # which has one ratio per unit: nothing else keeps rows together
         logprob = self.ranks.sum(self._run(of.objective.slot, of.batch, parts))
         held = np.zeros(of.batch.rows, dtype=bool)
         held[[row for micro in parts for row in micro.rows]] = True

@@ -6,12 +6,15 @@ import argparse
 import os
 import sys
 from dataclasses import replace
+from typing import NoReturn
 
-from rolecast.errors import InputError, RolecastError
+from rolecast.disk import disk_fault
+from rolecast.errors import InputError, Interrupted, RolecastError
 from rolecast.installed import needing
 from rolecast.learner.settings import BackendConfig
-from rolecast.processes import prepare_process
+from rolecast.processes import PARENT, die_with_parent, prepare_process, say_error
 from rolecast.schedule import find
+from rolecast.signals import Stopped, signals_raise
 from rolecast.stages.run import Run, open_run
 
 
@@ -21,13 +24,37 @@ def main() -> None:
     parser.add_argument("run", help="the run: a folder, or s3://bucket/prefix/NAME")
     arguments = parser.parse_args()
     prepare_process()
-    try:
-        with needing("learner"):
-            train(arguments.stage, arguments.run)
-    except RolecastError as error:
-        print(f"rolecast: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-        # At once: a rank that waits for others at the interpreter's end would keep torchrun from ending them.
-        os._exit(error.exit_code)
+    die_with_parent()
+    with signals_raise():
+        try:
+            with needing("learner"):
+                train(arguments.stage, arguments.run)
+        except Stopped as stopped:
+            _end(f"told to end: {arguments.stage} had not begun", stopped.number + 128, alike=True)
+        except RolecastError as error:
+            _end(str(error), error.exit_code, alike=isinstance(error, Interrupted))
+        except OSError as error:
+            if (fault := disk_fault(error)) is None:
+                raise
+            _end(str(fault), fault.exit_code, alike=False)
+        except RuntimeError as error:
+            if not parted(error):
+                raise
+            print(f"rank {os.environ.get('RANK')}: another rank has ended, see what it says", file=sys.stderr, flush=True)
+            os._exit(1)
+
+
+def parted(error: RuntimeError) -> bool:
+    """Whether the error is that another rank is gone, whose own line says why."""
+    return type(error).__name__ == "DistBackendError" or "gloo" in str(error)
+
+
+def _end(message: str, code: int, alike: bool) -> NoReturn:
+    """`alike`: every rank ends so, and the first one says it."""
+    if not alike or os.environ.get("RANK", "0") == "0":
+        say_error(message if PARENT in os.environ or not alike else f"{message}; the same job goes on from there")
+    # At once: a rank that waits for others at the interpreter's end would keep torchrun from ending them.
+    os._exit(code)
 
 
 def train(stage: str, location: str) -> None:

@@ -80,6 +80,11 @@ class Method(ABC):
         """What a judge is asked of this method's roles. `answer` is shared and always there."""
         return ()
 
+    @property
+    def judged(self) -> Sequence[JudgeKind]:
+        """Those of its kinds whose verdicts count for credit: without any, RL learns nothing."""
+        return self.judge_kinds()
+
     @classmethod
     def asks(cls) -> list[str]:
         """Names of all kinds that a judge may be asked."""

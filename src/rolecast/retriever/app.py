@@ -18,8 +18,9 @@ from rolecast.errors import InputError
 from rolecast.retriever.batching import Batcher, LoopThread
 from rolecast.retriever.index import LocalRetriever
 from rolecast.retriever.settings import RetrieverSettings
-from rolecast.service.app import Service, make_app
+from rolecast.service.app import make_app
 from rolecast.service.errors import Shape, openai, ours
+from rolecast.service.state import Service
 from rolecast.store.artifact import committed
 from rolecast.store.uri import local_artifact
 from rolecast.types import Passage

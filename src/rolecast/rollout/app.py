@@ -23,7 +23,8 @@ from rolecast.leasing import Refused
 from rolecast.rollout.remote import RemoteTeam
 from rolecast.rollout.settings import RolloutSettings
 from rolecast.rollout.worker import Worker
-from rolecast.service.app import Service, make_app
+from rolecast.service.app import make_app
+from rolecast.service.state import Service
 
 log = logging.getLogger(__name__)
 NAP = 1.0  # seconds between questions to a coordinator that has no work, or is not there yet

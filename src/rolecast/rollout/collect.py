@@ -88,7 +88,7 @@ class Collector:
             trajectory = Trajectory(
                 f"{episode.group}.{episode.member}", episode.question, episode.group, episode.member, self.method.name, self.seed
             )
-            env = Env(self.engine, self.retriever, self.renderer, trajectory, sampling, self.max_context, phase)
+            env = Env(self.engine, self.retriever, self.renderer, trajectory, self.max_context, sampling, phase)
             try:
                 await play_episode(self.method, env, self.judge)
             except EngineError:

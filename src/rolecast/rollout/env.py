@@ -61,8 +61,8 @@ class Env:
     retriever: Retriever
     renderer: Renderer
     trajectory: Trajectory
+    max_context: int  # tokens of a thread
     sampling: Sampling = field(default_factory=Sampling)
-    max_context: int = 4096
     phase: Phase = "train"
     path: tuple[str, ...] = ()
     probing: bool = False

@@ -9,7 +9,7 @@ import logging
 import re
 import time
 import uuid
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -19,9 +19,7 @@ from rolecast.service.errors import Fault
 from rolecast.service.leaving import GONE, while_connected
 from rolecast.service.logs import REQUEST_ID
 from rolecast.service.replies import refusal
-
-if TYPE_CHECKING:
-    from rolecast.service.app import Service
+from rolecast.service.state import Service
 
 log = logging.getLogger("rolecast.access")
 PROBES = frozenset({"/healthz", "/readyz"})

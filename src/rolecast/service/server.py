@@ -12,9 +12,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from rolecast.errors import InputError
-from rolecast.service.app import Service
 from rolecast.service.logs import configure_logging
 from rolecast.service.settings import ServiceSettings
+from rolecast.service.state import Service
 
 ANY = "::"
 NO_IPV6 = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rolecast.errors import ArtifactError
 from rolecast.learner import checkpoint
 from rolecast.learner.checkpoint import Checkpoint
 from rolecast.learner.learner import Learner
 from rolecast.learner.ranks import Ranks
 from rolecast.stages.run import Run
+from rolecast.threads import cores, given
 from rolecast.weights.team import Weights
 
 log = logging.getLogger(__name__)
@@ -52,7 +55,22 @@ def newest(run: Run, stage: str, ranks: Ranks) -> Checkpoint | None:
         run.has(checkpoint.part_of(folder / name, ranks.node))
         checkpoint.join_parts(folder / name, ranks.node)
     ranks.barrier()
-    return found or checkpoint.read(folder / name)
+    found = found or checkpoint.read(folder / name)
+    if run.config.lockstep and (why := compute_as(found.threads)) and ranks.first:
+        log.warning("%s cannot go on bitwise: %s", found.path, why)
+    return found
+
+
+def compute_as(threads: int | None) -> str:
+    """Takes the number of threads that a checkpoint was written with, which decides the order of sums; says why if it cannot."""
+    if threads in (None, torch.get_num_threads()):
+        return "" if threads else "it does not say with how many threads it was written"
+    if given():
+        return f"it was written with {threads} threads, and OMP_NUM_THREADS says {torch.get_num_threads()}; unset it"
+    if threads > cores():
+        return f"it was written with {threads} threads, and there are {cores()} cores here; set OMP_NUM_THREADS to {threads} if it must be"
+    torch.set_num_threads(threads)
+    return ""
 
 
 def _choose(run: Run, stage: str, folder: Path) -> Checkpoint | None:

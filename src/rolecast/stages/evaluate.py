@@ -19,7 +19,7 @@ from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
 from rolecast.stages.services import open_judge, open_retriever
 from rolecast.stages.team import finished_team, load_questions, prepare_torch, require_model
-from rolecast.store.artifact import writing
+from rolecast.store.artifact import verify, writing
 from rolecast.types import Version
 
 
@@ -34,6 +34,7 @@ def evaluate(run: Run, stage: str) -> Path:
         with working(run, f"eval_{stage}"):
             _evaluate(run, stage)
             run.publish(run.evaluation(stage))
+    verify(run.evaluation(stage), "evaluation")
     return run.evaluation(stage)
 
 

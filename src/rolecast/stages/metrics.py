@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rolecast.disk import writing_to
 from rolecast.errors import ArtifactError
 from rolecast.store.artifact import write_text
 
@@ -20,20 +21,22 @@ class MetricsLog:
             return
         from torch.utils.tensorboard import SummaryWriter  # here, because a report reads metrics where there is no torch
 
-        folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / "metrics.jsonl"
-        kept = [row for row in read_metrics(folder) if row["step"] <= after_step]
-        write_text(self._file, "".join(json.dumps(row) + "\n" for row in kept))
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=after_step + 1 if after_step >= 0 else None)
+        with writing_to(self._file):
+            folder.mkdir(parents=True, exist_ok=True)
+            kept = [row for row in read_metrics(folder) if row["step"] <= after_step]
+            write_text(self._file, "".join(json.dumps(row) + "\n" for row in kept))
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=after_step + 1 if after_step >= 0 else None)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         if not self._writes:
             return
         row = {"step": step, **{name: round(v, 6) if math.isfinite(v) else None for name, v in sorted(metrics.items())}}
-        with self._file.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        for name, value in metrics.items():
-            self._board.add_scalar(name, value, step)
+        with writing_to(self._file):
+            with self._file.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            for name, value in metrics.items():
+                self._board.add_scalar(name, value, step)
 
     def close(self) -> None:
         if self._writes:

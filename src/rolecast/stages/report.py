@@ -16,14 +16,17 @@ from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.run import Run, seconds
 from rolecast.stages.segments import segments_of
-from rolecast.store.artifact import write_text
+from rolecast.store.artifact import provenance, verify, write_text
 
 
 def report(run: Run) -> Path:
     """Writes both files from whatever stages the run has; returns the summary's path."""
     schedule = run.config.schedule
     stages = [stage.name for stage in schedule]
-    results = {stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in stages if run.has(run.evaluation(stage))}
+    evaluated = [stage for stage in stages if run.has(run.evaluation(stage))]
+    for stage in evaluated:
+        verify(run.evaluation(stage), "evaluation")
+    results = {stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in evaluated}
     curves = {stage: read_metrics(run.recall(run.stage(stage) / "metrics.jsonl").parent) for stage in stages}
     summary: dict[str, Any] = {
         "method": run.config.method.name,
@@ -33,6 +36,7 @@ def report(run: Run) -> Path:
         "environment": _environment(run),
         "segments": {stage: found for stage in stages if (found := segments_of(run, stage))},
         "seconds": seconds(run),
+        "threads": {stage: made.get("threads") for stage in stages if (made := provenance(run.model(stage)))},
         "report": "report.html",
     }
     traces = {stage: json.loads((run.evaluation(stage) / "traces.json").read_text()) for stage in results}

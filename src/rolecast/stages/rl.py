@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import torch
+
 from rolecast.config import RlConfig
 from rolecast.errors import CollapseError, Interrupted, RolecastError
 from rolecast.evaluation import tasks
@@ -36,7 +38,7 @@ from rolecast.stages.publish import Publisher, open_publisher
 from rolecast.stages.run import Run
 from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled
 from rolecast.stages.segments import begin_segment
-from rolecast.stages.stopping import stopping
+from rolecast.stages.stopping import Stopping, stopping
 from rolecast.stages.team import load_questions, training_team, write_model
 from rolecast.store.artifact import write_text, writing
 from rolecast.types import Example, Objective, Question, Stage, Thread, Trajectory, Unit
@@ -52,13 +54,16 @@ def rl(run: Run, stage: Stage, ranks: Ranks) -> None:
     """Trains from the stage's start, or goes on from the newest checkpoint; the best model on dev is the stage's."""
     with ExitStack() as stack:
         trainer = Trainer.open(run, stage, ranks, stack)
-        trainer.train()
+        stop = stack.enter_context(stopping(ranks))
+        trainer.train(stop)
         if ranks.first:
             run.has(trainer.best)  # after a resume it may be in the store alone
-            with writing(run.model(stage.name), "model", {"config": run.fingerprint, **trainer.progress.best}) as partial:
+            made = {"config": run.fingerprint, "threads": torch.get_num_threads(), **trainer.progress.best}
+            with writing(run.model(stage.name), "model", made) as partial:
                 write_model(run, stage, trainer.best, partial)
             run.publish(run.model(stage.name))
         ranks.barrier()
+        stop.leave(f"told to end: {stage.name} is done")
 
 
 def anchored(objectives: Sequence[Objective], kl: float | None) -> list[Objective]:
@@ -139,7 +144,7 @@ class Trainer:
         dev = load_questions(run, "dev", stage.data)[: c.dev] if ranks.first else []
         return cls(run, stage, learner, sampler, publisher, dev, resumed.step if resumed else 0, state)
 
-    def train(self) -> None:
+    def train(self, stop: Stopping) -> None:
         c, name = self.config, self.stage.name
         first = self.learner.ranks.first
         metrics = MetricsLog(self.folder, self.start or -1, first)  # the row of a step has the number of steps done
@@ -149,27 +154,26 @@ class Trainer:
         if self.start == 0:
             metrics.write(0, self.evaluate(0, weights))
         del weights
-        with stopping(self.learner.ranks) as stop:
-            for step in range(self.start, c.steps):
-                numbers = self.step(step)
-                done = step + 1
-                over = done == c.steps or self.progress.idle >= c.idle_steps
-                weights = self.publish(done)
-                if done % c.eval_every == 0 or over:
-                    numbers |= self.evaluate(done, weights)
-                    if self._guard(done):
-                        weights = self.publish(done)
-                metrics.write(done, numbers)
-                bar.update(done, {name: value for name, value in numbers.items() if name in shown})
-                if over:
-                    break
-                told = stop.asked()
-                if told or done % c.checkpoint_every == 0:
-                    checkpoints.save(self.run, name, done, self.learner, asdict(self.progress), c.keep, weights)
-                    self._prune_best()
-                    if told:
-                        raise Interrupted(f"{name} was told to end; it is saved at step {done}, the same command goes on from there")
-                del weights  # gathered from shards they are a whole copy, which is not kept through the next step
+        for step in range(self.start, c.steps):
+            numbers = self.step(step)
+            done = step + 1
+            over = done == c.steps or self.progress.idle >= c.idle_steps
+            weights = self.publish(done)
+            if done % c.eval_every == 0 or over:
+                numbers |= self.evaluate(done, weights)
+                if self._guard(done):
+                    weights = self.publish(done)
+            metrics.write(done, numbers)
+            bar.update(done, {name: value for name, value in numbers.items() if name in shown})
+            if over:
+                break
+            told = stop.asked()
+            if told or done % c.checkpoint_every == 0:
+                checkpoints.save(self.run, name, done, self.learner, asdict(self.progress), c.keep, weights)
+                self._prune_best()
+                if told:
+                    raise Interrupted(f"told to end: {name} is saved at step {done} of {c.steps}", told)
+            del weights  # gathered from shards they are a whole copy, which is not kept through the next step
         metrics.close()
         if first:
             self.run.record(self.folder / "metrics.jsonl")

@@ -53,16 +53,16 @@ def rollout(run: Run, stage: Stage, ranks: Ranks) -> None:
     with ExitStack() as stack:
         roller = Roller.open(run, stage, stack) if ranks.first else None
         count, start = ranks.agree((len(roller.shards), len(roller.done)) if roller is not None else None)
-        with stopping(ranks) as stop:
-            for number in range(start, count):
-                if roller is not None:
-                    roller.play(number)
-                if stop.asked() and number + 1 < count:
-                    raise Interrupted(
-                        f"{stage.name} was told to end; {number + 1} of {count} shards are saved, the same command goes on from there"
-                    )
+        stop = stack.enter_context(stopping(ranks))
+        for number in range(start, count):
+            if roller is not None:
+                roller.play(number)
+            told = stop.asked()
+            if told and number + 1 < count:
+                raise Interrupted(f"told to end: {stage.name} has saved {number + 1} of {count} shards", told)
         if roller is not None:
             roller.finish()
+        stop.leave(f"told to end: {stage.name} is done")
     ranks.barrier()
 
 
@@ -108,7 +108,7 @@ class Roller:
         publisher = stack.enter_context(open_publisher(run, method, stage, training_team(run, method, stage, None)))
         publisher.publish(0, {})
         run.recall(run.stage(stage.name) / "metrics.jsonl")
-        metrics = MetricsLog(run.stage(stage.name), len(done) or -1)
+        metrics = MetricsLog(run.stage(stage.name), len(done))
         return cls(run, stage, publisher.rollouts, shards, done, metrics)
 
     def play(self, number: int) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TextIO
 
 from rolecast.config import RunConfig, TrainedConfig, make_config
-from rolecast.errors import InputError
+from rolecast.errors import ArtifactError, InputError
 from rolecast.identity import Change, changes
 from rolecast.ports import Store
 from rolecast.processes import die_with_parent
@@ -338,7 +338,12 @@ def _hold(lock: TextIO, path: Path) -> None:
 def seconds(run: Run) -> dict[str, float]:
     """Wall seconds per stage; a stage that was resumed counts all its attempts that ended."""
     file = run.recall(run.path / "seconds.json")
-    return json.loads(file.read_text()) if file.exists() else {}
+    if not file.exists():
+        return {}
+    try:
+        return {str(stage): float(spent) for stage, spent in json.loads(file.read_text()).items()}
+    except (ValueError, AttributeError, TypeError):
+        raise ArtifactError(f"{file} is damaged: it is no record of seconds; delete it") from None
 
 
 def _note_seconds(run: Run, stage: str, spent: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -147,30 +147,38 @@ def solved(groups: Sequence[Credited], task: Task) -> bool:
 
 
 def nothing_learned(groups: Sequence[Credited]) -> str:
-    """Why nothing can be learned from these groups, in shares, with the next step for the largest, or the first of the largest."""
+    """Why nothing can be learned from these groups: how many rollouts of each kind there are, the cause that the largest kind names
+    most often, or the first of the largest, and the next step for it."""
     scored = {action for group in groups for unit in group.units for action in unit.actions}
-    kinds = [_lost(t, scored) for group in groups for t in group.trajectories]
-    counts = {kind: kinds.count(kind) for kind in _ADVICE}
-    shares = ", ".join(f"{count / max(1, len(kinds)):.0%} {kind}" for kind, count in counts.items())
-    worst = max(counts, key=lambda kind: counts[kind])
-    return f"no group teaches anything: of {len(kinds)} rollouts {shares}; {_ADVICE[worst]}"
+    rollouts = [t for group in groups for t in group.trajectories]
+    kinds = {kind: [t for t in rollouts if _lost(t, scored) == kind] for kind in _ADVICE}
+    worst = max(kinds, key=lambda kind: len(kinds[kind]))
+    counts = ", ".join(f"{len(found)} {kind}" for kind, found in kinds.items() if found)
+    causes = Counter(cause for t in kinds[worst] for cause in _causes(t, worst) if cause)
+    often = "".join(f" (most often: {' '.join(cause.split())[:200]})" for cause, _ in causes.most_common(1))
+    return f"no group teaches anything: of {len(rollouts)} rollouts {counts or 'none was played'}{often}; {_ADVICE[worst]}"
 
 
+def _causes(t: Trajectory, kind: str) -> list[str]:
+    return [t.fault] if kind == FAILED else [reward.reason for reward in t.rewards if reward.value is None] if kind == UNSCORED else []
+
+
+FAILED, UNSCORED = "failed", "are unscored"
 _ADVICE = {
-    "failed": "look at the episodes' faults",
+    FAILED: "look at the episodes' faults",
     "broke their form": "train longer in SFT or raise max_tokens",
     "ran out of room": "raise model.max_context or let less into the context",
-    "are unscored": "see why the judge gives no score",
+    UNSCORED: "see why the judge gives no score",
     "earned what the others of their question did": "the questions are solved or out of reach: take others, or raise questions or refill",
 }
-_BY_STATUS: dict[Status, str] = {"error": "failed", "format": "broke their form", "length": "ran out of room"}
+_BY_STATUS: dict[Status, str] = {"error": FAILED, "format": "broke their form", "length": "ran out of room"}
 
 
 def _lost(t: Trajectory, scored: Set[str]) -> str:
     """The one kind of `_ADVICE` that a rollout is. `scored`: ids of actions that are in a unit."""
     if t.status in _BY_STATUS:
         return _BY_STATUS[t.status]
-    return "earned what the others of their question did" if any(action.id in scored for action in t.actions) else "are unscored"
+    return "earned what the others of their question did" if any(action.id in scored for action in t.actions) else UNSCORED
 
 
 def shuffled(units: Sequence[Unit], rng: random.Random) -> list[Unit]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from rolecast.errors import InputError
@@ -39,7 +40,7 @@ def open_retriever(run: Run) -> Retriever:
         run.has(run.index)
         wanted, folder = index_of(run), run.index
     retriever = LocalRetriever.open(folder, c.kind)
-    require_index(asyncio.run(retriever.info()), wanted, str(folder))
+    require_index(_now(retriever.info()), wanted, str(folder))
     return retriever
 
 
@@ -75,4 +76,10 @@ def _asked(service: HttpRetriever | HttpJudge, question: Coroutine[Any, Any, T])
         finally:
             await service.close()  # its connections are this loop's
 
-    return asyncio.run(asked())
+    return _now(asked())
+
+
+def _now(question: Coroutine[Any, Any, T]) -> T:
+    """In a thread of its own: a service opens its team inside a loop, where there can be no second one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, question).result()

@@ -6,6 +6,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from rolecast.config import RunConfig, SftConfig
 from rolecast.errors import Interrupted
 from rolecast.learner.learner import Learner, make_learner
@@ -61,9 +63,10 @@ def sft(run: Run, stage: Stage, ranks: Ranks) -> None:
             if done < c.steps and (told or done % c.checkpoint_every == 0):
                 checkpoints.save(run, stage.name, done, learner, {}, c.keep)
                 if told:
-                    raise Interrupted(f"{stage.name} was told to end; it is saved at step {done}, the same command goes on from there")
-    metrics.close()
-    _finish(run, stage, learner, folder)
+                    raise Interrupted(f"told to end: {stage.name} is saved at step {done} of {c.steps}", told)
+        metrics.close()
+        _finish(run, stage, learner, folder)
+        stop.leave(f"told to end: {stage.name} is done")
 
 
 def _update(learner: Learner, method: Method, rows: list[Example]) -> dict[str, float]:
@@ -81,7 +84,8 @@ def _finish(run: Run, stage: Stage, learner: Learner, folder: Path) -> None:
     if learner.ranks.first:
         trained = folder / "trained"
         learner.team.save(learner.slots, trained, weights)
-        with writing(run.model(stage.name), "model", {"config": run.fingerprint, "stage": stage.name}) as partial:
+        made = {"config": run.fingerprint, "stage": stage.name, "threads": torch.get_num_threads()}
+        with writing(run.model(stage.name), "model", made) as partial:
             write_model(run, stage, trained, partial)
         shutil.rmtree(trained)
         run.record(folder / "metrics.jsonl")

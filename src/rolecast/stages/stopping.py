@@ -1,14 +1,15 @@
-"""SIGTERM asks a training stage to end: it saves at the next step and says how to go on."""
+"""SIGTERM and Ctrl-C ask a training stage to end: it saves at the end of the step."""
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
+from rolecast.errors import Interrupted
 from rolecast.learner.ranks import Ranks
+from rolecast.signals import end_at_once, handled
 
 
 class Stopping:
@@ -16,25 +17,26 @@ class Stopping:
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
-        self._told = False
+        self._told = 0  # the first signal
 
-    def tell(self, signum: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
-        self._told = True
+    def tell(self, number: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
+        if self._told and number == signal.SIGINT:
+            end_at_once()
+        self._told = self._told or number
 
-    def asked(self) -> bool:
-        """The same answer on every rank; every rank asks at the same step."""
-        return any(self._ranks.gather(self._told))
+    def asked(self) -> int:
+        """The signal, or 0. The same answer on every rank; every rank asks at the same step."""
+        return max(self._ranks.gather(self._told))
+
+    def leave(self, said: str) -> None:
+        """Raises `Interrupted` if this process was told to end. `said`: what is saved."""
+        if told := self.asked():
+            raise Interrupted(said, told)
 
 
-@contextlib.contextmanager
+@contextmanager
 def stopping(ranks: Ranks) -> Iterator[Stopping]:
-    """While a stage trains, SIGTERM is taken note of. Only a process's main thread may do that; elsewhere nothing changes."""
+    """While a stage trains, and while its model is written, the first signal is taken note of and a second Ctrl-C ends it at once."""
     stop = Stopping(ranks)
-    if threading.current_thread() is not threading.main_thread():
+    with handled(stop.tell):
         yield stop
-        return
-    before = signal.signal(signal.SIGTERM, stop.tell)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from rolecast.disk import disk_fault
 from rolecast.errors import InputError, RolecastError
 from rolecast.installed import needing
-from rolecast.processes import prepare_output
+from rolecast.processes import PARENT, die_with_parent, prepare_process, say_error
+from rolecast.signals import Stopped, signals_raise
 
 if TYPE_CHECKING:
     from rolecast.stages.run import Run
@@ -23,17 +25,27 @@ P = ParamSpec("P")
 
 
 def _step(stage: Callable[P, str]) -> Callable[P, str]:
-    """The body of a process of its own: a named failure is one line in the step's log, not a traceback."""
+    """A step's process is prepared as a command's is; a named failure is one line in its log, not a traceback."""
 
     @functools.wraps(stage)
     def run(*args: P.args, **kwargs: P.kwargs) -> str:
-        prepare_output()
-        try:
-            with needing():
-                return stage(*args, **kwargs)
-        except RolecastError as error:
-            print(f"rolecast: {error}", file=sys.stderr, flush=True)
-            sys.exit(error.exit_code)
+        prepare_process()
+        die_with_parent()
+        with signals_raise():
+            try:
+                with needing():
+                    return stage(*args, **kwargs)
+            except Stopped as stopped:
+                say_error(f"told to end: nothing was to be saved in {stage.__name__}")
+                sys.exit(stopped.code)
+            except RolecastError as error:
+                say_error(str(error))
+                sys.exit(error.exit_code)
+            except OSError as error:
+                if (fault := disk_fault(error)) is None:
+                    raise
+                say_error(str(fault))
+                sys.exit(fault.exit_code)
 
     return run
 
@@ -49,6 +61,7 @@ def prepare(run: str, config: str, schedule: str) -> str:
     """Creates the run with its world and index. `schedule`: the digest of the one that the pipeline was compiled for."""
     from rolecast.config import read_json_config
     from rolecast.schedule import digest
+    from rolecast.stages.checks import check_run
     from rolecast.stages.inputs import inputs
     from rolecast.stages.run import prepare as prepare_run
 
@@ -58,6 +71,8 @@ def prepare(run: str, config: str, schedule: str) -> str:
         raise InputError(
             f"the config's method has the stages {stages}, and this pipeline was compiled for others; compile it with --config"
         )
+    if PARENT not in os.environ:  # whose command has done it
+        check_run(read, run)
     prepare_run(run, read, inputs)
     return run
 
@@ -72,7 +87,7 @@ def train(run: str, stage: str, kind: str, launcher: str = "local", job: str = "
     settings = _job_settings(job)
     if kind == "rollout":
         settings = _one_process(settings)
-    if launcher == "local" and settings.get("procs_per_node", 1) == 1 and not settings.get("zero_stage"):
+    if launcher == "local" and not {"procs_per_node", "zero_stage"} & set(settings):
         text = _train_here(run, stage)
     else:
         text = _launch(run, stage, kind, launcher, settings, notes)
@@ -90,7 +105,7 @@ def _train_here(run: str, stage: str) -> str:
 
 def _launch(run: str, stage: str, kind: str, launcher: str, settings: dict[str, Any], notes: str | None) -> str:
     from rolecast.launching.failure import JobFailed
-    from rolecast.launching.launcher import make_launcher
+    from rolecast.launching.launchers import make_launcher
     from rolecast.launching.spec import read_spec
 
     here = {"namespace": os.environ["ROLECAST_NAMESPACE"]} if os.environ.get("ROLECAST_NAMESPACE") else {}

@@ -173,4 +173,5 @@ def load_questions(run: Run, split: str, data: str = TRAIN) -> list[Question]:
     given = getattr(run.config.data, split)
     if not given:
         run.has(run.world)
+        verify(run.world, "world")
     return read_questions(Path(given) if given else run.world / f"{split}.jsonl")

@@ -11,6 +11,7 @@ from rolecast.learner.ranks import ALONE, Ranks
 from rolecast.methods.registry import make_method
 from rolecast.schedule import find
 from rolecast.stages import checkpoints
+from rolecast.stages.checks import require_ranks
 from rolecast.stages.rl import rl
 from rolecast.stages.rollout import rollout
 from rolecast.stages.run import Run, working
@@ -27,6 +28,7 @@ def train(run: Run, name: str, ranks: Ranks = ALONE) -> Path:
     method = make_method(run.config.method)
     if not method.schedule():
         raise InputError(f"method {method.name} is not trained; see `rolecast methods`")
+    require_ranks(run.config)
     stage = find(method.schedule(), name)
     tasks.find(stage.task)
     if checkpoints.ready(run, run.result(stage), ranks):

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rolecast.disk import writing_to
 from rolecast.errors import ArtifactError
 
 MANIFEST = "manifest.json"
@@ -34,6 +35,11 @@ def writing(path: Path, kind: str, provenance: Mapping[str, Any]) -> Iterator[Pa
 
     An artifact that is already there is replaced only after the new one is complete, and put back if that fails.
     """
+    with writing_to(path):
+        yield from _writing(path, kind, provenance)
+
+
+def _writing(path: Path, kind: str, provenance: Mapping[str, Any]) -> Iterator[Path]:
     partial = being_written(path)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -56,6 +62,11 @@ def receiving(path: Path, manifest: bytes, origin: str) -> Iterator[tuple[Path, 
     """
     files = parse_manifest(manifest, origin)["files"]
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")  # two processes may fetch the same
+    with writing_to(path):
+        yield from _receiving(path, partial, files, manifest, origin)
+
+
+def _receiving(path: Path, partial: Path, files: Mapping[str, Any], manifest: bytes, origin: str) -> Iterator[tuple[Path, Sequence[str]]]:
     partial.mkdir(parents=True)
     try:
         yield partial, tuple(files)
@@ -96,6 +107,11 @@ def recover(folder: Path) -> None:
 
 def committed(path: Path) -> bool:
     return (path / MANIFEST).is_file()
+
+
+def provenance(path: Path) -> dict[str, Any]:
+    """What the artifact says of how it was made; nothing where there is none. Its files are not looked at."""
+    return dict(parse_manifest((path / MANIFEST).read_bytes(), str(path)).get("provenance") or {}) if committed(path) else {}
 
 
 def verify(path: Path, kind: str) -> dict[str, Any]:
@@ -143,11 +159,12 @@ def parse_manifest(data: bytes, origin: str) -> dict[str, Any]:
 def write_text(path: Path, text: str) -> None:
     """Writes a file whole or not at all."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with writing_to(path):
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
 
 
 def _entry(file: Path) -> dict[str, Any]:

@@ -22,9 +22,7 @@ def throwaway_episode(method: Method, teacher: Teacher, renderer: Renderer, seed
     rng = stream(seed, "throwaway", number)
     world = draw_throwaway(rng)
     trajectory = Trajectory(f"throwaway-{number}", world.question, "", 0, method.name, seed)
-    env = TeacherEnv(
-        TeacherVoice(), ThrowawayRetriever(world), renderer, trajectory, max_context=max_context, teacher=teacher, rng=rng
-    )  # fmt: skip
+    env = TeacherEnv(TeacherVoice(), ThrowawayRetriever(world), renderer, trajectory, max_context, teacher=teacher, rng=rng)
     try:
         # Nothing in a teacher's episode waits, so the coroutine runs to its end without an event loop.
         trajectory.answer = _run(method.rollout(world.question, env))

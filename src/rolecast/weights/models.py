@@ -24,7 +24,7 @@ def check_model(path: Path) -> None:
 def read_model(path: Path, dtype: torch.dtype, place: torch.device) -> PreTrainedModel:
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(place)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # safetensors has its own for a file that is cut off
         raise InputError(f"{path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
     return model
 

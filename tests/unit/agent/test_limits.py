@@ -29,9 +29,9 @@ from rolecast.retriever.app import make_retriever
 from rolecast.retriever.index import build_index
 from rolecast.retriever.settings import RetrieverSettings
 from rolecast.rollout.render import Renderer
-from rolecast.service.app import Service
 from rolecast.service.errors import said
 from rolecast.service.server import Server, listening
+from rolecast.service.state import Service
 from rolecast.types import Trajectory
 from tests.live import serving
 

@@ -133,10 +133,13 @@ def test_tries_are_counted_anew_when_a_group_of_that_name_is_opened_again(coordi
         assert coordinator.collected(["dev"])[1] == {}
 
 
-@pytest.mark.parametrize("field", ["package", "config", "renderer", "prompts"])
-def test_a_worker_that_differs_is_refused_with_both_sides(coordinator: Coordinator, field: str) -> None:
+@pytest.mark.parametrize(("field", "mend"), [
+    ("package", "deploy the same release and config"), ("config", "deploy the same release and config"), ("index", "give it the run's"),
+    ("judge", "give it the run's"), ("renderer", "deploy the same release and config"), ("prompts", "deploy the same release and config"),
+])  # fmt: skip
+def test_a_worker_that_differs_is_refused_with_both_sides(coordinator: Coordinator, field: str, mend: str) -> None:
     coordinator.add([group("a")])
-    with pytest.raises(Refused, match=f"worker w: its {field} is other, the run's is"):
+    with pytest.raises(Refused, match=f"worker w: its {field} is other, the run's is {getattr(HELLO, field)}; {mend}$"):
         coordinator.lease("w", replace(HELLO, **{field: "other"}), 1)
     assert coordinator.waiting == 1
 

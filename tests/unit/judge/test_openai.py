@@ -20,7 +20,7 @@ from rolecast.judge.openai import OpenAIJudge
 from rolecast.judge.settings import JudgeSettings
 from rolecast.methods.decor.judge import KINDS as ROLE_KINDS
 from rolecast.ports import Verdict
-from rolecast.service.app import Service
+from rolecast.service.state import Service
 from tests.live import serving
 
 KEY = "sk-very-secret"

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from rolecast.errors import InputError
+from rolecast.errors import InputError, Interrupted, RolecastError
 from rolecast.launching.failure import DeadlineExceeded, JobFailed
 from rolecast.launching.local import LocalLauncher, command
+from rolecast.launching.ranks import ended
 from rolecast.launching.spec import TrainingJobSpec, read_spec
 
 
@@ -25,17 +26,8 @@ def child(code: str) -> Any:
     return lambda spec: [sys.executable, "-c", textwrap.dedent(code)]
 
 
-def test_torchrun_gets_the_processes_the_module_and_its_arguments() -> None:
-    assert command(spec())[1:] == [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "-m",
-        "rolecast.learner.main",
-        "sft",
-        "/runs/a",
-    ]
+def test_the_starter_gets_the_processes_and_the_learners_arguments() -> None:
+    assert command(spec())[1:] == ["-m", "rolecast.launching.ranks", "2", "sft", "/runs/a"]
 
 
 def test_a_job_that_ends_well_passes_its_output_on() -> None:
@@ -45,7 +37,7 @@ def test_a_job_that_ends_well_passes_its_output_on() -> None:
     assert outcome.name == spec().job_name
 
 
-def test_rank_and_world_size_are_left_to_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_and_world_size_are_left_to_the_starter(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     LocalLauncher(child("import os; assert not {'RANK', 'WORLD_SIZE'} & set(os.environ)")).run(spec())
@@ -56,6 +48,28 @@ def test_a_failure_shows_exit_code_and_last_lines() -> None:
         LocalLauncher(child("for i in range(100): print('line', i)\nraise SystemExit(3)"), lambda line: None).run(spec())
     assert "    line 99" in caught.value.report
     assert "    line 9\n" not in caught.value.report
+
+
+@pytest.mark.parametrize(("code", "kind"), [(2, InputError), (130, Interrupted), (143, Interrupted)])
+def test_the_line_that_the_ranks_end_with_is_the_launchers_and_is_not_said_twice(code: int, kind: type[RolecastError]) -> None:
+    said: list[str] = []
+    with pytest.raises(kind) as caught:
+        LocalLauncher(child(f"print('a'); print('rolecast: one'); print('rolecast: two'); raise SystemExit({code})"), said.append).run(
+            spec()
+        )
+    assert (str(caught.value), caught.value.exit_code, said) == ("one", code, ["a"])
+
+
+@pytest.mark.parametrize(("codes", "code"), [([0, 0], 0), ([143, 143], 143), ([143, 1], 1), ([0, 2], 2), ([-9, 0], 137)])
+def test_the_ranks_end_with_what_went_wrong_first_of_all(codes: list[int], code: int) -> None:
+    ends = [f"raise SystemExit({c})" if c >= 0 else f"import os; os.kill(os.getpid(), {-c})" for c in codes]
+    assert ended([subprocess.Popen([sys.executable, "-c", end]) for end in ends]) == code
+
+
+def test_ranks_that_wait_for_one_that_failed_are_ended() -> None:
+    ranks = [subprocess.Popen([sys.executable, "-c", end]) for end in ("raise SystemExit(1)", "import time; time.sleep(60)")]
+    assert ended(ranks, left=0.1) == 1
+    assert ranks[1].returncode == -signal.SIGKILL
 
 
 def test_a_signal_is_named() -> None:

@@ -99,7 +99,7 @@ def test_a_launching_step_knows_its_pod(platform: dict[str, Any]) -> None:
 @pytest.fixture
 def stage(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> Stage:
     stage = Stage(api)
-    monkeypatch.setattr("rolecast.launching.launcher.make_launcher", lambda name: KubernetesLauncher(*only(stage, name)))
+    monkeypatch.setattr("rolecast.launching.launchers.make_launcher", lambda name: KubernetesLauncher(*only(stage, name)))
     return stage
 
 
@@ -199,7 +199,7 @@ def test_a_rollout_stage_takes_one_process_of_a_job_of_many(monkeypatch: pytest.
             launched.append(spec)
             return type("Outcome", (), {"report": lambda self: ""})()
 
-    monkeypatch.setattr("rolecast.launching.launcher.make_launcher", lambda name: Recorder())
+    monkeypatch.setattr("rolecast.launching.launchers.make_launcher", lambda name: Recorder())
     monkeypatch.setattr(tasks, "_train_here", lambda run, stage: launched.append("here") or "")
     wide = {"image": "x", "nodes": 2, "procs_per_node": 4, "gpus_per_node": 4, "zero_stage": 3, "cpu": "8"}
     for kind in ("rollout", "rl"):
@@ -223,6 +223,6 @@ def test_local_jobs_of_several_processes_or_with_deepspeed_run_under_torchrun(jo
             launched.append(spec)
             return type("Outcome", (), {"report": lambda self: ""})()
 
-    monkeypatch.setattr("rolecast.launching.launcher.make_launcher", lambda name: Recorder())
+    monkeypatch.setattr("rolecast.launching.launchers.make_launcher", lambda name: Recorder())
     tasks.train("/runs/a", "sft", "sft", "local", json.dumps(job))
     assert (launched[0].procs_per_node, launched[0].zero_stage) == (job.get("procs_per_node", 1), job.get("zero_stage"))

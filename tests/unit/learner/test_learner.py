@@ -19,7 +19,7 @@ from rolecast.learner.batch import action_lengths
 from rolecast.learner.cut import Cut
 from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.settings import OptimizerConfig
-from rolecast.learner.step import reinforce
+from rolecast.learner.step import Mismatch, reinforce
 from rolecast.ports import GenerateRequest, Sampling
 from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.rollout.scheduler import play
@@ -144,6 +144,13 @@ def test_one_token_far_off_is_caught_by_the_tail() -> None:
     right = threads[0].actions[0].logprobs[0]
     with pytest.raises(RatioGateError, match=r"99\.9% quantile"):
         reinforce(learner, spoiled(threads, right - 5e-3, 10**6), units_of(threads), gate=GATE)
+
+
+def test_where_no_token_has_a_policys_weight_nothing_disagrees() -> None:
+    """As in a step that has examples alone."""
+    learner = learner_of(SFT)
+    batch = learner.cut(SFT, [], [], [], {}, [Example((5, 6, 7), (False, True, True), tag="x")]).batch
+    assert Mismatch.of(batch) == Mismatch(0.0, 0.0, 0.0)
 
 
 def test_equal_rewards_are_an_error_and_change_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from rolecast.learner.muon import Muon
-from rolecast.learner.optimizer import SlotOptimizer
+from rolecast.learner.optimizer import GroupedOptimizer, SlotOptimizer, grouped
 from rolecast.learner.settings import OptimizerConfig
 
 
@@ -204,3 +205,83 @@ def test_masters_come_back_and_are_forgotten_with_weights_put_back() -> None:
         one.fill_(2.0)
     first.reset()
     assert first.parameters[0].tolist() == [2.0] * 4
+
+
+def groups(add_up: Callable[[float], float] = lambda number: number, **config: Any) -> tuple[GroupedOptimizer, dict[str, nn.Parameter]]:
+    """Two slots of two weights at 0, whose gradients have the norms 5 and 1, with bounds of 1 and 0.5; a step of SGD is the gradient."""
+    slots = {"one": nn.Parameter(torch.zeros(2)), "two": nn.Parameter(torch.zeros(2))}
+    configs = [OptimizerConfig(name="sgd", max_grad_norm=bound, **{"momentum": 0.0, **config}) for bound in (1.0, 0.5)]
+    made = grouped([(slot, [p], c, 1.0) for (slot, p), c in zip(slots.items(), configs, strict=True)], add_up)
+    slots["one"].grad, slots["two"].grad = torch.tensor([3.0, 4.0]), torch.tensor([0.6, 0.8])
+    return made, slots
+
+
+def at(parameter: nn.Parameter) -> Any:
+    return pytest.approx(parameter.tolist(), abs=1e-5)
+
+
+def test_each_group_is_clipped_to_its_own_bound_by_its_own_norm() -> None:
+    optimizer, slots = groups()
+    optimizer.step()
+    assert optimizer.norms == {"one": pytest.approx(5.0), "two": pytest.approx(1.0)}
+    assert (at(slots["one"]), at(slots["two"])) == ([-0.6, -0.8], [-0.3, -0.4])
+
+
+def test_a_gradient_within_its_bound_is_left_as_it_is() -> None:
+    optimizer, slots = groups()
+    slots["two"].grad = torch.tensor([0.3, 0.0])
+    optimizer.step()
+    assert at(slots["two"]) == [-0.3, 0.0]
+
+
+def test_a_norm_is_that_of_the_shards_of_all_ranks() -> None:
+    """The other ranks hold squares of 144 and 0.44: the norms are 13 and 1.2."""
+    squares = iter([144.0, 0.44])
+    optimizer, slots = groups(lambda number: number + next(squares))
+    optimizer.step()
+    assert optimizer.norms == {"one": pytest.approx(13.0), "two": pytest.approx(1.2)}
+    assert (at(slots["one"]), at(slots["two"])) == ([-3 / 13, -4 / 13], [-0.25, -1 / 3])
+
+
+def test_a_group_that_is_not_active_does_not_move_by_momentum_or_decay_either() -> None:
+    optimizer, slots = groups(momentum=0.5, weight_decay=0.1)
+    optimizer.step()
+    before, [_, other] = slots["two"].tolist(), optimizer.param_groups
+    other["active"] = False
+    optimizer.norms.clear()
+    optimizer.step()
+    assert (slots["two"].tolist(), set(optimizer.norms)) == (before, {"one"})
+    assert len(optimizer.param_groups) == 2  # it is only left out of the step
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_group_whose_gradient_is_no_number_does_not_move_and_the_other_does(number: float) -> None:
+    optimizer, slots = groups(weight_decay=0.1)
+    slots["one"].grad = torch.tensor([number, 1.0])
+    optimizer.step()
+    assert not math.isfinite(optimizer.norms["one"])
+    assert (slots["one"].tolist(), at(slots["two"])) == ([0.0, 0.0], [-0.3, -0.4])
+
+
+def test_a_group_has_the_settings_of_its_slot() -> None:
+    slots = [("one", OptimizerConfig(betas=(0.8, 0.9), weight_decay=0.1), 1e-3), ("two", OptimizerConfig(betas=(0.7, 0.6)), 1e-4)]
+    made = grouped([(slot, [nn.Parameter(torch.zeros(1))], c, lr) for slot, c, lr in slots], float)
+    assert isinstance(made, torch.optim.AdamW)
+    told = [{name: group[name] for name in ("slot", "lr", "betas", "weight_decay", "active")} for group in made.param_groups]
+    assert told == [
+        {"slot": "one", "lr": 1e-3, "betas": (0.8, 0.9), "weight_decay": 0.1, "active": True},
+        {"slot": "two", "lr": 1e-4, "betas": (0.7, 0.6), "weight_decay": OptimizerConfig().weight_decay, "active": True},
+    ]
+
+
+def test_a_group_is_clipped_by_torchs_own_formula() -> None:
+    """bound / (norm + 1e-6): half where both are 1e-6."""
+    optimizer, slots = groups()
+    optimizer.param_groups[0]["max_grad_norm"] = 1e-6
+    slots["one"].grad = torch.tensor([1e-6, 0.0])
+    optimizer.step()
+    assert slots["one"].tolist() == pytest.approx([-5e-7, 0.0], rel=1e-3)
+    other = nn.Parameter(torch.zeros(2))
+    other.grad = torch.tensor([1e-6, 0.0])
+    nn.utils.clip_grad_norm_(other, 1e-6)
+    assert other.grad.tolist() == pytest.approx([5e-7, 0.0], rel=1e-3)

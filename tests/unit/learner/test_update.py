@@ -165,13 +165,32 @@ def test_questions_meet_in_other_minibatches_in_every_step() -> None:
     threads, units, _ = many_rows()
     units = [replace(unit, group=unit.rollout) for unit in units]
     dealt = []
-    for updates in (0, 1, 2, 3, 0):
+    for updates in (0, 1, 2, 3, None):
         learner = learner_of(o, Bigram())
-        learner.updates = {"shared": updates}
+        learner.updates = {} if updates is None else {"shared": updates}  # a slot that was not updated has made none
         minibatches = learner.cut(o, threads, units, units, action_lengths(threads)).minibatches
         dealt.append([sorted(row for micro in minibatch for row in micro.rows) for minibatch in minibatches])
     assert dealt[0] == dealt[-1]
     assert len({str(deal) for deal in dealt}) == 4
+
+
+def test_the_last_pass_of_an_update_is_said_to_be_the_last() -> None:
+    said: list[bool] = []
+
+    class Noting(Gradients):
+        def backward(self, loss: Tensor, last: bool) -> None:
+            said.append(last)
+            super().backward(loss, last)
+
+    o = replace(objective("ppo", "token"), minibatches=2)
+    threads, units, advantage = many_rows()
+    learner: Any = Learner((o,), CPU, Noting(Bigram()), 0)  # type: ignore[arg-type]
+    of = scored(o, cut_of(o, threads, units, 30), advantage, Bigram())
+    learner.update([of])
+    counts = [len(minibatch) for minibatch in of.minibatches]
+    assert len(counts) == 2
+    assert min(counts) > 1
+    assert said == [place == count - 1 for count in counts for place in range(count)]
 
 
 def test_every_rank_takes_as_many_passes_and_each_item_counts_once() -> None:

@@ -15,7 +15,6 @@ from transformers import PreTrainedTokenizerFast
 from rolecast.credit import group_advantages
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.methods.search_r1.method import CLOSE, OPEN, SearchR1, SearchR1Config, parse
-from rolecast.ports import Sampling
 from rolecast.rollout.env import Env
 from rolecast.rollout.render import Renderer
 from rolecast.types import (
@@ -147,7 +146,7 @@ def test_a_transcript_that_outgrows_the_context_ends_as_length(renderer: Rendere
 def observed(renderer: Renderer, method: SearchR1, passages: Sequence[Passage]) -> str:
     trajectory = Trajectory("t", TWO_HOPS, "g", 0, "search_r1", 0)
     engine = ScriptedEngine(renderer, method, {})
-    return method.information(passages, Env(engine, TableRetriever([]), renderer, trajectory, Sampling()))
+    return method.information(passages, Env(engine, TableRetriever([]), renderer, trajectory, 4096))
 
 
 def words(count: int) -> Passage:

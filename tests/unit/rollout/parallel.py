@@ -121,7 +121,7 @@ class Repeats:
 
 def env_of(engine: Repeats, retriever: Retriever | None = None, max_context: int = 200, seed: int = 7) -> Env:
     trajectory = Trajectory("g.0", question(), "g", 0, "parallel", seed)
-    return Env(engine, retriever or Late(longest=0), RENDERER, trajectory, Sampling(1.0), max_context)
+    return Env(engine, retriever or Late(longest=0), RENDERER, trajectory, max_context, Sampling(1.0))
 
 
 def collector(

@@ -13,6 +13,7 @@ import torch
 from rolecast.errors import SamplingError
 from rolecast.ports import Completion, GenerateRequest, Sampling
 from rolecast.rollout.engines import decoder
+from rolecast.rollout.engines.decoder import not_finite
 from rolecast.rollout.engines.transformers import TransformersEngine
 from tests.tiny import RENDERER, tiny_model
 
@@ -200,5 +201,14 @@ def test_log_probs_that_are_no_numbers_stop_it_with_slot_and_version(temperature
         model.lm_head.weight.fill_(float("nan"))
     engine = made(model=model)
     asked = GenerateRequest(RENDERER.encode("Who?"), "shared", 3, (), Sampling(temperature), 0)
-    with pytest.raises(SamplingError, match=r"slot 'shared', version run/0\.3: the log-prob of a sampled token is nan"):
+    counts = f"{model.lm_head.weight.numel()} of {sum(p.numel() for p in model.parameters())} weights are not finite"
+    with pytest.raises(SamplingError, match=rf"slot 'shared', version run/0\.3: the log-prob of a sampled token is nan: {counts}"):
         entered(engine, lambda: engine.generate(asked))
+
+
+def test_finite_weights_whose_logits_overflow_are_told_apart() -> None:
+    model = tiny_model()
+    assert not_finite(model).startswith("all weights are finite")
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] = float("inf")
+    assert not_finite(model).startswith("1 of ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from parallel import Late, Parallel, collector, question
 
 from rolecast.coordinator.leases import Coordinator
 from rolecast.errors import EngineError, RolecastError
-from rolecast.leasing import Group, Handshake, TeamVersion, Ticket
+from rolecast.leasing import Group, Handshake, Lease, TeamVersion, Ticket
 from rolecast.ports import Sampling
 from rolecast.rollout import worker as module
 from rolecast.rollout.collect import Episode
@@ -207,6 +208,37 @@ def test_every_group_is_counted_when_it_is_submitted() -> None:
     worker.submitted = lambda: counted.append(1)
     worker.work()
     assert len(counted) == 2
+
+
+def test_without_groups_none_is_played() -> None:
+    stage, _, worker = staged()
+    assert worker.work() == 0
+    assert stage.log == []
+
+
+def test_a_worker_that_is_full_asks_for_no_more() -> None:
+    stage, coordinator, worker = staged(group("slow"), group("b"), group("c"), capacity=2)
+    stage.ends["slow"] = asyncio.Event()
+    stage.then["c"] = stage.ends["slow"].set
+    rooms: list[int] = []
+
+    class Noting(_Facade):
+        def lease(self, worker: str, handshake: Handshake, capacity: int) -> list[Lease]:
+            rooms.append(capacity)
+            return self.coordinator.lease(worker, handshake, capacity)
+
+    worker.coordinator = Noting(coordinator, worker.coordinator.complete)
+    assert worker.work() == 3
+    assert rooms == [2, 1, 1, 2]  # at its start, after b, after c, and with nothing in flight
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_group_that_was_taken_already_is_logged(caplog: pytest.LogCaptureFixture, taken: bool) -> None:
+    _, coordinator, worker = staged(group("a"))
+    worker.coordinator = _Facade(coordinator, lambda ticket, trajectories: taken)
+    with caplog.at_level(logging.INFO):
+        worker.work()
+    assert ("the group was taken already" in caplog.text) == (not taken)
 
 
 # The real collector

@@ -12,9 +12,9 @@ import pytest
 from fastapi import FastAPI, Request, Response
 
 from rolecast.errors import InputError, RolecastError
-from rolecast.service.app import Service
 from rolecast.service.client import JsonClient, NoAnswer, NoSuchRoute
 from rolecast.service.logs import REQUEST_ID
+from rolecast.service.state import Service
 from tests.live import serving
 
 

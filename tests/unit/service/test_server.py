@@ -25,10 +25,11 @@ from pydantic import BaseModel
 
 from rolecast.errors import ArtifactError, InputError, RolecastError
 from rolecast.service import server as server_module
-from rolecast.service.app import Service, make_app
+from rolecast.service.app import make_app
 from rolecast.service.errors import Overloaded
 from rolecast.service.server import Server, listening, serve
 from rolecast.service.settings import ServiceSettings
+from rolecast.service.state import Service
 from tests.live import serving
 
 

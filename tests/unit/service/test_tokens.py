@@ -20,8 +20,9 @@ from rolecast.retriever.app import make_retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import build_index
 from rolecast.retriever.settings import RetrieverSettings
-from rolecast.service.app import Service, make_app
+from rolecast.service.app import make_app
 from rolecast.service.settings import ServiceSettings
+from rolecast.service.state import Service
 from rolecast.service.tokens import OwnToken, Tokens
 from rolecast.types import Gold, Passage
 from tests.live import serving

@@ -27,6 +27,7 @@ from rolecast.stages.metrics import read_metrics
 from rolecast.stages.rl import Trainer, TrainerState
 from rolecast.stages.run import Run
 from rolecast.stages.sampling import Batch, Credited, NothingLearnedError, describe
+from rolecast.stages.stopping import Stopping
 from rolecast.types import Action, Example, Gold, Question, Reward, Thread, Trajectory, Unit, ValueTerm
 from rolecast.weights.models import CPU, read_model
 from rolecast.weights.team import Casting
@@ -213,7 +214,7 @@ class Idling(Dev):
 
 def test_a_step_that_teaches_nothing_is_left_out_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Idling(tmp_path, monkeypatch, "nstnnt")
-    run.trainer.train()
+    run.trainer.train(Stopping(ALONE))
     assert len(run.gates) == 2  # updates
     assert [row["step"] for row in run.rows] == list(range(7))
     assert [(row.get("idle"), row.get("loss")) for row in run.rows] == [
@@ -226,7 +227,7 @@ def test_a_step_that_teaches_nothing_is_left_out_and_the_next_one_goes_on(tmp_pa
 def test_every_step_is_played_by_the_weights_of_the_update_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Idling(tmp_path, monkeypatch, "tt")
     start = run.weights()
-    run.trainer.train()
+    run.trainer.train(Stopping(ALONE))
     assert run.published == [(0, 0), (1, 0), (2, 0)]
     for updates, weights in enumerate(run.answering):
         assert torch.allclose(weights, start + updates)
@@ -235,9 +236,9 @@ def test_every_step_is_played_by_the_weights_of_the_update_before_it(tmp_path: P
 @pytest.mark.parametrize("start", [0, 2])
 def test_rows_of_steps_that_are_taken_again_are_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int) -> None:
     run = Idling(tmp_path, monkeypatch, "tttt")
-    run.trainer.train()
+    run.trainer.train(Stopping(ALONE))
     run.trainer.start, run.steps = start, "nntn"
-    run.trainer.train()
+    run.trainer.train(Stopping(ALONE))
     taken_again = {1: None, 2: None, 3: None, 4: 1.0} if start else {1: 1.0, 2: 1.0, 3: None, 4: 1.0}
     assert [(row["step"], row.get("idle")) for row in run.rows] == [(0, None), *taken_again.items()]
 
@@ -247,7 +248,7 @@ def test_checkpoints_are_kept_in_their_interval_and_not_at_the_end(tmp_path: Pat
     run.run.config.stages["rl"] = run.trainer.config.model_copy(update={"checkpoint_every": 2})
     saved: list[int] = []
     monkeypatch.setattr(rl_stage.checkpoints, "save", lambda run, stage, done, *given: saved.append(done))
-    run.trainer.train()
+    run.trainer.train(Stopping(ALONE))
     assert saved == [2, 4]
 
 
@@ -263,7 +264,7 @@ def test_weights_that_were_put_back_play_the_next_step(tmp_path: Path, monkeypat
     run = Falling(tmp_path, monkeypatch, "ttt")
     run.run.config.stages["rl"] = run.trainer.config.model_copy(update={"eval_every": 1})
     start = run.weights()
-    run.trainer.train()
+    run.trainer.train(Stopping(ALONE))
     assert run.published == [(0, 0), (1, 0), (2, 0), (2, 1), (3, 1)]
     assert [float((weights - start).mean().round()) for weights in run.answering] == [0.0, 1.0, 2.0, 0.0, 1.0]
 
@@ -275,7 +276,7 @@ def test_weights_are_gathered_once_for_all_that_a_step_does_with_them(tmp_path: 
     gathered: list[int] = []
     gather = PlainBackend.weights
     monkeypatch.setattr(PlainBackend, "weights", lambda self: [gathered.append(1), gather(self)][1])
-    run.trainer.train()
+    run.trainer.train(Stopping(ALONE))
     assert len(run.run.artifacts(run.trainer.folder / "checkpoints")) == 2  # the last step is a model, no checkpoint
     assert len(gathered) == len(run.published) == 5
 
@@ -334,18 +335,18 @@ def test_how_many_idle_steps_end_a_stage_is_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idle_steps: int, steps: int
 ) -> None:
     run = Idling(tmp_path, monkeypatch, "s" * 9, idle_steps)
-    run.trainer.train()
+    run.trainer.train(Stopping(ALONE))
     assert run.rows[-1]["step"] == steps
     run = Idling(tmp_path / "failing", monkeypatch, "n" * 9, idle_steps)
     with pytest.raises(NothingLearnedError, match=f"step {steps - 1} "):
-        run.trainer.train()
+        run.trainer.train(Stopping(ALONE))
 
 
 def test_idle_steps_before_a_checkpoint_count_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Idling(tmp_path, monkeypatch, "nsnttt")
     run.trainer.progress = TrainerState(idle=2)
     with pytest.raises(NothingLearnedError, match="step 0 "):
-        run.trainer.train()
+        run.trainer.train(Stopping(ALONE))
 
 
 @pytest.mark.parametrize(
@@ -357,7 +358,7 @@ def test_the_gate_is_what_the_dtype_explains_unless_it_is_given(
     run = Idling(tmp_path, monkeypatch, "t", dtype=dtype)
     changed = run.trainer.config.model_copy(update={"ratio_gate": given})
     run.run.config.stages["rl"] = changed
-    run.trainer.train()
+    run.trainer.train(Stopping(ALONE))
     assert run.gates == [gate]
 
 
@@ -402,12 +403,12 @@ def test_dev_questions_are_played_greedily_and_as_evaluation(tmp_path: Path) -> 
     asked: list[tuple[list[str], Sampling, str]] = []
 
     def collect(episodes: Sequence[Episode], sampling: Sampling, phase: str) -> list[Trajectory]:
-        asked.append(([f"{episode.group}/{episode.question.id}" for episode in episodes], sampling, phase))
+        asked.append(([f"{episode.group}/{episode.question.id}/{episode.member}" for episode in episodes], sampling, phase))
         return [finished(THE_THE, "The The")]
 
     run.trainer.sampler.rollouts = SimpleNamespace(collect=collect)  # type: ignore[union-attr]
     run.trainer._evaluated(10)
-    assert asked == [(["dev:q/q"], Sampling(0.0), "eval")]
+    assert asked == [(["dev:q/q/0"], Sampling(0.0), "eval")]
 
 
 def test_only_best_models_that_may_be_needed_again_are_kept(tmp_path: Path) -> None:

@@ -113,6 +113,27 @@ def test_train_questions_are_sampled_and_dev_ones_played_once_and_greedily(tmp_p
     assert played.published == [(0, {})]  # before the first episode: what the start has
 
 
+def test_progress_counts_episodes_over_all_shards_and_attempts(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars: list[tuple[int, int]] = []  # episodes in all, and done before this attempt
+    told: list[int] = []
+
+    class Bar:
+        def __init__(self, label: str, total: int, start: int, every: float) -> None:
+            bars.append((total, start))
+
+        def update(self, done: int) -> None:
+            told.append(done)
+
+    monkeypatch.setattr(rollout_stage, "Progress", Bar)
+    played.breaks = 2
+    with pytest.raises(KeyboardInterrupt):
+        go(run_of(tmp_path))
+    played.breaks = 99
+    go(run_of(tmp_path))
+    assert bars == [(13, 0), (13, 8)]  # 5 questions twice and 3 once
+    assert told == [4, 8, 10, 12, 13]
+
+
 def test_each_sample_is_a_question_of_its_own_with_what_was_given_before(
     tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,11 +220,12 @@ def test_a_damaged_shard_is_played_again(tmp_path: Path, played: Played, caplog:
 def test_sigterm_is_heard_after_a_shard(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stopping, "asked", lambda self: len(played.asked) >= 2)
     run = run_of(tmp_path)
-    with pytest.raises(Interrupted, match="plans was told to end; 2 of 5 shards are saved, the same command goes on from there"):
+    with pytest.raises(Interrupted, match="told to end: plans has saved 2 of 5 shards"):
         go(run)
     assert len(played.asked) == 2
-    monkeypatch.setattr(Stopping, "asked", lambda self: len(played.asked) == 5)  # with the last one it is done
-    go(run)
+    monkeypatch.setattr(Stopping, "asked", lambda self: len(played.asked) == 5)
+    with pytest.raises(Interrupted, match="told to end: plans is done"):
+        go(run)
     assert len(kept(run)["train"]) == 10
 
 

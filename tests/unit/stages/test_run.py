@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rolecast.config import RunConfig, make_config
-from rolecast.errors import InputError
+from rolecast.errors import ArtifactError, InputError
+from rolecast.stages import run as module
+from rolecast.stages.evaluate import evaluate
+from rolecast.stages.report import report
 from rolecast.stages.run import Run, _note_seconds, create, erase, open_run, prepare, refuse_other, seconds, working
+from rolecast.stages.team import load_questions
 from rolecast.store.artifact import verify, writing
 
 
@@ -156,6 +161,14 @@ def test_an_address_may_change_and_what_lies_there_may_not(tmp_path: Path) -> No
     assert open_run(tmp_path / "run").config.retriever.index == copy
 
 
+def test_an_address_that_stays_is_not_asked_again_where_another_setting_changes(tmp_path: Path) -> None:
+    index = artifact(tmp_path / "index", "index", "text")
+    run = create(tmp_path / "run", make_config({"retriever": {"index": index}}, "here"))
+    shutil.rmtree(index)
+    again = create(tmp_path / "run", make_config({"retriever": {"index": index, "patience": 5}}, "here"))
+    assert (again.config.retriever.patience, again.shared) == (5, run.shared)
+
+
 def test_a_folder_that_holds_something_else_is_no_place_for_a_run(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     for refused in (create, refuse_other):
@@ -169,9 +182,50 @@ def test_a_run_is_named_by_the_address_that_commands_take(tmp_path: Path) -> Non
     assert Run(tmp_path, RunConfig(), location="s3://bucket/runs/a").place == "s3://bucket/runs/a"
 
 
+def test_work_is_noted_with_the_seconds_that_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    clock = iter([100.0, 102.5])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with working(run, "rl"):
+        pass
+    assert seconds(run) == {"rl": 2.5}
+
+
 def test_a_stages_seconds_add_up_over_its_attempts(tmp_path: Path) -> None:
     run = create(tmp_path / "run", RunConfig())
     for spent in (0.26, 1.26):
         _note_seconds(run, "rl", spent)
     _note_seconds(run, "sft", 2)
     assert seconds(run) == {"rl": 1.6, "sft": 2}
+
+
+def test_a_record_of_seconds_that_is_cut_off_names_itself(tmp_path: Path) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    with working(run, "sft"):
+        pass
+    file = run.path / "seconds.json"
+    file.write_text(file.read_text()[:-3])
+    with pytest.raises(ArtifactError, match=r"seconds\.json is damaged"):
+        seconds(run)
+
+
+def test_questions_of_a_world_that_was_cut_off_between_two_lines_are_not_taken(tmp_path: Path) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    with writing(run.world, "world", {}) as partial:
+        rows = [json.dumps({"id": f"q{n}", "question": "Who?", "answers": ["x"]}) + "\n" for n in range(2)]
+        (partial / "train.jsonl").write_text("".join(rows))
+    assert len(load_questions(run, "train")) == 2
+    (run.world / "train.jsonl").write_text(rows[0])
+    with pytest.raises(ArtifactError, match=r"train\.jsonl is missing or does not match the manifest of its world"):
+        load_questions(run, "train")
+
+
+def test_an_evaluation_that_is_cut_off_is_not_reported(tmp_path: Path) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    with writing(run.evaluation("sft"), "evaluation", {}) as partial:
+        (partial / "result.json").write_text('{"em": 0.5}')
+    (run.evaluation("sft") / "result.json").write_text('{"em": ')
+    with pytest.raises(ArtifactError, match=r"result\.json is missing or does not match the manifest of its evaluation"):
+        report(run)
+    with pytest.raises(ArtifactError, match=r"result\.json is missing or does not match"):
+        evaluate(run, "sft")

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 from math import isfinite
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -112,6 +113,19 @@ def test_groups_without_variance_are_drawn_again_from_other_questions() -> None:
     assert made.dropped > before  # it counts over the stage
 
 
+def test_a_step_that_is_full_is_drawn_no_further() -> None:
+    made = sampler(lambda e: rollout(e, float(e.member)), config_of("group", refill=2))
+    play, rounds = made.rollouts.collect, []
+
+    def collect(episodes: Sequence[Episode], sampling: Sampling, phase: str) -> list[Trajectory]:
+        rounds.append(len(episodes))
+        return play(episodes, sampling, phase)  # type: ignore[arg-type]
+
+    made.rollouts.collect = collect  # type: ignore[method-assign,assignment]
+    made.sample(0)
+    assert rounds == [4 * 2]
+
+
 def test_a_later_stage_draws_the_questions_and_samples_that_come_next(monkeypatch: pytest.MonkeyPatch) -> None:
     sft, first = RunConfig().schedule
     second = replace(first, name="second", start="rl")
@@ -167,18 +181,40 @@ def test_no_action_is_no_valid_action() -> None:
     assert all(map(isfinite, describe([silent], []).values()))
 
 
+def test_a_step_is_described_in_all_and_by_tag_and_role() -> None:
+    """A planner's actions of 2 tokens, valid, and 4, not; an answerer's of 9, valid."""
+
+    def act(id: str, tokens: int, valid: bool) -> Action:
+        return Action(id, (1,) * tokens, (0.0,) * tokens, "v", "", "stop", valid=valid)
+
+    threads = [
+        Thread("p", "planner", "shared", turns=[act("a", 2, True), act("b", 4, False)]),
+        Thread("q", "answerer", "shared", turns=[act("c", 9, True)]),
+    ]
+    played = Trajectory("t", TWO_HOPS, "g", 0, "decor", 0, threads=threads)
+    units = [Unit(tag + str(r), (tag,), r, "decor", "g", tag=tag) for tag, r in (("plan", 0.25), ("plan", 0.75), ("answer", 2.0))]
+    numbers = describe([played], units)
+    assert {name: numbers[name] for name in ("reward", "reward/plan", "reward/answer")} == {
+        "reward": 1.0, "reward/plan": 0.5, "reward/answer": 2.0,
+    }  # fmt: skip
+    assert {name: n for name, n in numbers.items() if name.startswith(("valid/", "tokens/"))} == {
+        "valid/planner": 0.5, "tokens/planner": 3.0, "valid/answerer": 1.0, "tokens/answerer": 9.0,
+    }  # fmt: skip
+    assert describe([played], [])["reward"] == 0.0
+
+
 FAULTS = "look at the episodes' faults"
 FORM = "train longer in SFT or raise max_tokens"
 ROOM = "raise model.max_context or let less into the context"
 JUDGE = "see why the judge gives no score"
 LEVEL = "the questions are solved or out of reach: take others, or raise questions or refill"
 ADVICE: dict[str, tuple[Earned, str, str]] = {
-    "all failed": (lambda e: rollout(e, status="error"), "100% failed", FAULTS),
-    "all malformed": (lambda e: rollout(e, -1.0, "format"), "100% broke their form", FORM),
-    "all cut off": (lambda e: rollout(e, status="length"), "100% ran out of room", ROOM),
-    "all malformed and not scored": (lambda e: rollout(e, status="format"), "100% broke their form", FORM),
-    "all unscored": (lambda e: rollout(e, unscored=True), "100% are unscored", JUDGE),
-    "all equal": (lambda e: rollout(e, 0.5), "100% earned what the others of their question did", LEVEL),
+    "all failed": (lambda e: rollout(e, status="error"), "of 24 rollouts 24 failed", FAULTS),
+    "all malformed": (lambda e: rollout(e, -1.0, "format"), "of 24 rollouts 24 broke their form", FORM),
+    "all cut off": (lambda e: rollout(e, status="length"), "of 24 rollouts 24 ran out of room", ROOM),
+    "all malformed and not scored": (lambda e: rollout(e, status="format"), "of 24 rollouts 24 broke their form", FORM),
+    "all unscored": (lambda e: rollout(e, unscored=True), "of 24 rollouts 24 are unscored", JUDGE),
+    "all equal": (lambda e: rollout(e, 0.5), "of 24 rollouts 24 earned what the others of their question did", LEVEL),
 }
 
 
@@ -197,12 +233,36 @@ def test_where_nothing_can_be_learned_the_largest_share_says_what_to_do(case: st
     assert (caught.value.solved, made.sampled) == (False, 24)
 
 
+@pytest.mark.parametrize(
+    ("played", "said"),
+    [
+        (
+            lambda t, m: replace(t, status="error", fault="the retriever is away" if m else "odd"),
+            r"24 failed \(most often: the retriever is away\); look",
+        ),
+        (
+            lambda t, m: replace(t, rewards=[Reward("team", t.id, None, reason="no\nchain" if m else "odd")]),
+            r"24 are unscored \(most often: no chain\); see why",
+        ),
+        (
+            lambda t, m: replace(t, rewards=[Reward("team", t.id, float("nan"))]),
+            r"24 are unscored \(most often: unscored: the score is nan\.\); see",
+        ),
+    ],
+)
+def test_the_cause_that_is_named_most_often_is_said(played: Callable[[Trajectory, int], Trajectory], said: str) -> None:
+    numbers = count()
+    made = sampler(lambda e: played(rollout(e), next(numbers) % 3), config_of("group"))
+    with pytest.raises(NothingLearnedError, match=said):
+        made.sample(0)
+
+
 def test_shares_are_those_of_all_rollouts_and_the_largest_decides() -> None:
     kinds = [{"status": "error"}, {"status": "format", "reward": 0.5}, {"status": "length"}, {"unscored": True}, *[{"reward": 0.5}] * 4]
     made = sampler(lambda e: rollout(e, **kinds[e.member]), config_of("group", group=8))
     with pytest.raises(NothingLearnedError) as caught:
         made.sample(0)
-    assert "of 96 rollouts 12% failed, 12% broke their form, 12% ran out of room, 12% are unscored, 50% earned" in str(caught.value)
+    assert "of 96 rollouts 12 failed, 12 broke their form, 12 ran out of room, 12 are unscored, 48 earned" in str(caught.value)
     assert str(caught.value).endswith(LEVEL)
 
 
@@ -212,7 +272,7 @@ def test_shares_are_those_of_all_rollouts_and_the_largest_decides() -> None:
 ])  # fmt: skip
 def test_of_equal_shares_the_first_decides_whatever_it_says(first: dict[str, Any], second: dict[str, Any], advice: str) -> None:
     made = sampler(lambda e: rollout(e, **(second, first)[e.member]), config_of("group"))
-    with pytest.raises(NothingLearnedError, match="50%") as caught:
+    with pytest.raises(NothingLearnedError, match=r"of 24 rollouts 12 .*, 12 ") as caught:
         made.sample(0)
     assert str(caught.value).endswith(advice)
 
@@ -227,7 +287,7 @@ def test_a_rollout_that_credit_leaves_out_is_unscored_though_some_of_its_rewards
     made = sampler(played, config_of("group"))
     decor = make_method(made.config.method)
     made.rollouts.method.credit = decor.credit  # type: ignore[method-assign]
-    with pytest.raises(NothingLearnedError, match=r"100% are unscored, 0% earned .*; see why the judge gives no score"):
+    with pytest.raises(NothingLearnedError, match=r"of 24 rollouts 24 are unscored; see why the judge gives no score"):
         made.sample(0)
 
 

@@ -32,6 +32,7 @@ def test_a_stage_that_goes_on_unchanged_has_one_segment(tmp_path: Path) -> None:
 def test_a_changed_setting_begins_a_segment_where_the_stage_goes_on(tmp_path: Path) -> None:
     begin_segment(run_of(tmp_path, questions=8), "rl", 0, HERE)
     begin_segment(run_of(tmp_path, questions=16), "rl", 10, HERE)
+    begin_segment(run_of(tmp_path, questions=16), "rl", 20, HERE)  # unlike the first, like the last
     begin_segment(run_of(tmp_path, questions=4), "rl", 30, HERE)
     assert starts(run_of(tmp_path, questions=4)) == [(0, 8), (10, 16), (30, 4)]
 

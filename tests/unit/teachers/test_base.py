@@ -72,7 +72,7 @@ def test_branches_of_a_teacher_are_played_one_after_the_other_without_an_event_l
 
     def played() -> list[str]:
         trajectory = Trajectory("t", Question("q", "Q?", Gold(())), "g", 0, "m", 0)
-        env = TeacherEnv(TeacherVoice(), TableRetriever([]), renderer, trajectory, teacher=ByText(), rng=Random(3))
+        env = TeacherEnv(TeacherVoice(), TableRetriever([]), renderer, trajectory, 4096, teacher=ByText(), rng=Random(3))
 
         async def branch(part: Env) -> None:
             for _ in range(2):

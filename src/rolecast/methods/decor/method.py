@@ -79,6 +79,10 @@ class Decor(Method):
     def judge_kinds(cls) -> Sequence[JudgeKind]:
         return KINDS
 
+    @property
+    def judged(self) -> Sequence[JudgeKind]:
+        return KINDS if self.config.alpha < 1 else ()
+
     @classmethod
     def verdicts(cls) -> Mapping[str, Rule]:
         return RULES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rolecast.judge.evidence import holds, on_chain
+from rolecast.judge.evidence import OnChain, holds
 from rolecast.judge.kinds import Rule
 from rolecast.methods.decor.judge import AnswererInputs, FilterInputs, PlannerInputs
 from rolecast.methods.decor.state import STOP
@@ -69,7 +69,7 @@ def _answerer(inputs: AnswererInputs) -> Verdict:
 
 
 RULES: Mapping[str, Rule] = {
-    "decor.planner": on_chain(_planner),
-    "decor.filter": on_chain(_filter),
-    "decor.answerer": on_chain(_answerer),
+    "decor.planner": OnChain(_planner),
+    "decor.filter": OnChain(_filter),
+    "decor.answerer": OnChain(_answerer),
 }

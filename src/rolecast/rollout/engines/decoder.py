@@ -40,6 +40,15 @@ class _Row:
         return len(self.request.ids) + len(self.ids)
 
 
+def not_finite(model: PreTrainedModel) -> str:
+    """Why a model gives logits that are no numbers, with the next step."""
+    weights = [parameter.detach() for parameter in model.parameters()]
+    bad = sum(int((~torch.isfinite(weight)).sum()) for weight in weights)
+    if bad:
+        return f"{bad} of {sum(weight.numel() for weight in weights)} weights are not finite; take an earlier checkpoint and a lower learning rate"
+    return "all weights are finite, and their logits are not; take a lower learning rate, or float32"
+
+
 class Decoder:
     """`model` gives the weights; it is called once for each forward pass, since slots may share a base with adapters in turns."""
 
@@ -122,7 +131,7 @@ class Decoder:
         tokens, logprobs = sample(logits, temperatures, top_p, draws)
         for row, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
             if not isfinite(logprob):
-                raise SamplingError(f"the log-prob of a sampled token is {logprob}: the weights give no finite logits")
+                raise SamplingError(f"the log-prob of a sampled token is {logprob}: {not_finite(self._model())}")
             row.ids.append(token)
             row.logprobs.append(logprob)
 

@@ -1,0 +1,63 @@
+"""SIGINT (Ctrl-C) and SIGTERM: an end with one line and with 130 or 143, never a traceback and never without a word."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+ENDING = (signal.SIGINT, signal.SIGTERM)
+CODES = tuple(128 + number for number in ENDING)  # what a process exits with that was told to end
+Handler = Callable[[int, FrameType | None], None]
+
+
+class Stopped(SystemExit):
+    """The process was told to end, and there was nothing to save. Event loops and typer let a SystemExit through, and nothing else."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
+@contextmanager
+def handled(handler: Handler) -> Iterator[None]:
+    """`handler` gets both signals meanwhile. Only a process's main thread can do that; elsewhere nothing changes. A signal that the
+    process was started to ignore (nohup) stays ignored."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in ENDING}
+    for number, old in before.items():
+        if old != signal.SIG_IGN:
+            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+@contextmanager
+def signals_raise() -> Iterator[None]:
+    """The first signal raises `Stopped` in the main thread. A second Ctrl-C ends the process at once; a second SIGTERM changes nothing."""
+    told = False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            raise Stopped(number)
+        if number == signal.SIGINT:
+            end_at_once()
+
+    with handled(stop):
+        yield
+
+
+def end_at_once() -> NoReturn:
+    os.write(2, b"rolecast: ended at once; what was not saved yet is lost\n")
+    os._exit(128 + signal.SIGINT)

@@ -1,0 +1,111 @@
+"""What cannot work is said before any work: a run's config against where it runs, with what, and on which data. Needs no torch,
+unless the run starts from a model of its own."""
+
+from __future__ import annotations
+
+import filecmp
+import logging
+import os
+from pathlib import Path
+
+from rolecast.config import RunConfig, SftConfig, StageConfig, TrainedConfig
+from rolecast.data.records import read_questions
+from rolecast.errors import InputError
+from rolecast.judge.lexical import LEXICAL, LexicalJudge
+from rolecast.methods.registry import make_method
+from rolecast.schedule import find
+from rolecast.store.uri import S3
+
+log = logging.getLogger(__name__)
+
+
+def check_run(config: RunConfig, location: Path | str, stage: str | None = None) -> None:
+    """Raises InputError for what would only be noticed after hours; warns of what would only be noticed in the results.
+
+    `stage`: the one that is to be trained; by default all of them.
+    """
+    if not config.schedule:
+        raise InputError(f"method {config.method.name} is not trained, so it has no pipeline; see `rolecast methods`")
+    names = [stage.name for stage in (config.schedule if stage is None else [find(config.schedule, stage)])]
+    trained = [of for of in config.schedule if of.name in names and _trains(config.stages[of.name])]
+    scored = [of.name for of in trained if of.kind == "rl"]
+    sampled = [*scored, *(of.name for of in config.schedule if of.name in names and of.kind == "rollout")]
+    if config.rollouts == "workers" and sampled and not str(location).startswith(S3):
+        raise InputError(
+            f"rollouts: workers find stage {sampled[0]} through a store, and {location} is a folder; give the run as "
+            "s3://bucket/prefix/NAME, or set rollouts to local"
+        )
+    _check_worlds(config, [of.name for of in trained])
+    _check_model(config, str(location))
+    if scored:
+        _check_judged(config)
+    _warn_of_shared_questions(config)
+
+
+def _trains(settings: StageConfig) -> bool:
+    """Not if its model is taken from another run."""
+    return isinstance(settings, TrainedConfig) and bool(settings.steps) and not settings.model
+
+
+def require_ranks(config: RunConfig, procs: int | None = None) -> None:
+    """DeepSpeed works among ranks, also if there is one. `procs`: that will be started."""
+    if config.learner.name == "deepspeed" and procs is None and "RANK" not in os.environ:
+        raise InputError("learner.name=deepspeed trains in processes that are started together: add --procs N, one for each GPU")
+
+
+def _check_worlds(config: RunConfig, stages: list[str]) -> None:
+    for name in stages:
+        settings = config.stages[name]
+        if config.data.world is None and isinstance(settings, SftConfig) and not settings.invented:
+            raise InputError(
+                f"stages.{name} imitates a scripted teacher on invented worlds, and this run has data of its own; set stages.{name}.steps "
+                f"to 0 to start from the model as it is, or stages.{name}.invented to true to teach it the form of replies there"
+            )
+
+
+def _check_model(config: RunConfig, location: str) -> None:
+    """On a cluster the model may lie where only its jobs see it."""
+    if config.model.path is None or (location.startswith(S3) and not Path(config.model.path).exists()):
+        return
+    from rolecast.rollout.render import Renderer
+    from rolecast.weights.models import check_model, read_tokenizer
+
+    path = Path(config.model.path)
+    check_model(path)
+    try:
+        Renderer(read_tokenizer(path))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _check_judged(config: RunConfig) -> None:
+    """The lexical judge reads gold chains. Any other may know what to say."""
+    judged = [kind.name for kind in make_method(config.method).judged]
+    if not judged or config.data.train is None or config.judge.model != LEXICAL.model:
+        return
+    if not Path(config.data.train).is_file():  # which the first step says, where it may be there
+        return
+    judge, questions = LexicalJudge(), read_questions(Path(config.data.train))
+    mute = {kind: sum(not judge.scores(kind, question.gold) for question in questions) for kind in judged}
+    kind, count = max(mute.items(), key=lambda item: item[1])
+    if count == len(questions):
+        raise InputError(
+            f"{config.data.train}: no question has a gold chain, so the lexical judge gives {kind} no score, and RL would learn nothing from "
+            "it; set judge.model to a model that needs none (see `rolecast judge serve`)"
+        )
+    if count:
+        log.warning(
+            "%s: %d of %d questions have no gold chain; the lexical judge leaves %s unscored there",
+            config.data.train,
+            count,
+            len(questions),
+            kind,
+        )
+
+
+def _warn_of_shared_questions(config: RunConfig) -> None:
+    test = config.data.test
+    for split in ("train", "dev"):
+        other = getattr(config.data, split)
+        if test and other and Path(test).is_file() and Path(other).is_file() and filecmp.cmp(test, other, shallow=False):
+            log.warning("data.%s and data.test hold the same questions: results on them say nothing about others", split)

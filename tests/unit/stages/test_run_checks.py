@@ -1,0 +1,158 @@
+"""What cannot work is refused before any work, in one line with the next step."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolecast.config import RunConfig, make_config
+from rolecast.errors import InputError
+from rolecast.launching.local_pipeline import run_local
+from rolecast.methods.direct.method import Direct
+from rolecast.stages import tasks
+from rolecast.stages.checks import check_run, require_ranks
+from rolecast.stages.run import create
+from rolecast.stages.train import train
+from tests.tiny import RENDERER, tiny_model
+
+CHAIN = [
+    {"subject": "A B", "relation": "twin", "object": "C D", "fact": "The twin of A B is C D.", "query": "twin of A B", "passage": "p1"}
+]
+
+
+def own(folder: Path, chains: int = 0, **changes: Any) -> RunConfig:
+    """A run on data of its own, of whose four training questions some have a gold chain."""
+    for split in ("train", "dev", "test"):
+        rows = [{"id": f"{split}{n}", "question": f"Who is {n} of {split}?", "answers": ["x"]} for n in range(4)]
+        rows = [{**row, "chain": CHAIN} if n < chains and split == "train" else row for n, row in enumerate(rows)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = {"world": None, "corpus": "c", **{split: str(folder / f"{split}.jsonl") for split in ("train", "dev", "test")}}
+    return make_config({"method": {"name": "decor"}, "data": data, "stages": {"sft": {"steps": 0}}, **changes}, "here")
+
+
+def refused(config: RunConfig, *words: str, location: str = "runs/a", stage: str | None = None) -> None:
+    with pytest.raises(InputError) as caught:
+        check_run(config, location, stage)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_run_on_an_invented_world_passes() -> None:
+    check_run(RunConfig(), "runs/a")
+
+
+def test_workers_without_a_store() -> None:
+    config = make_config({"rollouts": "workers"}, "here")
+    refused(config, "runs/a is a folder", "s3://bucket/prefix/NAME")
+    check_run(config, "s3://b/p/a")
+    check_run(config, "runs/a", "sft")  # which asks no worker for anything
+    check_run(make_config({"rollouts": "workers", "stages": {"rl": {"steps": 0}}}, "here"), "runs/a")
+
+
+def test_a_method_that_is_not_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Direct, "schedule", lambda self: ())
+    refused(make_config({"method": {"name": "direct"}}, "here"), "direct is not trained", "rolecast methods")
+
+
+def test_deepspeed_without_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    config = make_config({"learner": {"name": "deepspeed"}}, "here")
+    for begin in (
+        lambda: require_ranks(config),
+        lambda: train(create(tmp_path / "r", config), "sft"),
+        lambda: run_local(tmp_path / "p", config),
+    ):
+        with pytest.raises(InputError, match="add --procs N, one for each GPU"):
+            begin()
+    assert not (tmp_path / "p").exists()  # nothing was begun
+    require_ranks(config, procs=1)
+    require_ranks(RunConfig())
+    monkeypatch.setenv("RANK", "0")
+    require_ranks(config)
+
+
+def test_sft_on_invented_worlds_for_a_run_on_its_own_data(tmp_path: Path) -> None:
+    config = own(tmp_path, 4, stages={"sft": {"steps": 5}})
+    refused(config, "stages.sft imitates a scripted teacher on invented worlds", "stages.sft.invented")
+    refused(config, "stages.sft", stage="sft")
+    check_run(config, "runs/a", "rl")
+    check_run(own(tmp_path, 4, stages={"sft": {"steps": 5, "invented": True}}), "runs/a")
+
+
+def test_a_judge_that_can_score_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    refused(own(tmp_path), "train.jsonl", "no question has a gold chain", "set judge.model")
+    check_run(own(tmp_path, method={"name": "search_r1"}), "runs/a")  # judged by its answers alone
+    check_run(own(tmp_path, method={"name": "decor", "alpha": 1.0}), "runs/a")
+    check_run(own(tmp_path), "runs/a", "sft")
+    assert not caplog.records
+    check_run(own(tmp_path, 3), "runs/a")
+    assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
+        "1 of 4 questions have no gold chain; the lexical judge leaves decor.planner unscored there"
+    ]
+    check_run(own(tmp_path, judge={"model": "some-model"}), "runs/a")
+    monkeypatch.setenv("ROLECAST_JUDGE_URL", "http://judge")  # where it is says nothing of what it can
+    refused(own(tmp_path), "no question has a gold chain")
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_the_same_questions_in_two_splits_are_warned_of(tmp_path: Path, split: str, caplog: pytest.LogCaptureFixture) -> None:
+    config = own(tmp_path, 4)
+    check_run(config, "runs/a")
+    assert not caplog.records
+    shutil.copy(tmp_path / "train.jsonl", tmp_path / "test.jsonl")
+    if split == "dev":
+        shutil.copy(tmp_path / "dev.jsonl", tmp_path / "test.jsonl")
+    with caplog.at_level(logging.WARNING):
+        check_run(config, "runs/a")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"data.{split} and data.test hold the same questions: results on them say nothing about others"
+    ]
+
+
+def test_a_model_without_chat_template_or_that_is_none(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    tiny_model().save_pretrained(model)
+    RENDERER.tokenizer.save_pretrained(model)
+    config = make_config({"model": {"path": str(model)}}, "here")
+    check_run(config, "runs/a")
+    (model / "chat_template.jinja").unlink()
+    refused(config, str(model), "no chat template")
+    shutil.rmtree(model)
+    refused(config, "no model directory")
+    check_run(config, "s3://b/p/a")  # it may lie where the run's jobs are
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_model_that_is_cut_off_names_itself(tmp_path: Path, file: str) -> None:
+    from rolecast.weights.models import CPU, DTYPES, read_model, read_tokenizer
+
+    tiny_model().save_pretrained(tmp_path)
+    RENDERER.tokenizer.save_pretrained(tmp_path)
+    data = (tmp_path / file).read_bytes()
+    (tmp_path / file).write_bytes(data[: len(data) // 2])
+
+    def read() -> None:
+        read_model(tmp_path, DTYPES["float32"], CPU)
+        read_tokenizer(tmp_path)
+
+    with pytest.raises(InputError, match=f"{tmp_path}.* cannot be loaded") as caught:
+        read()
+    assert "\n" not in str(caught.value)
+
+
+def test_the_first_step_of_a_pipeline_on_a_cluster_checks_too(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rolecast.schedule import digest
+
+    monkeypatch.delenv("ROLECAST_DIE_WITH_PARENT", raising=False)
+    config = make_config({"rollouts": "workers"}, "here")
+    with pytest.raises(SystemExit):
+        tasks.prepare(str(tmp_path / "r"), config.model_dump_json(), digest(config.schedule))
+    assert "is a folder" in capfd.readouterr().err
+    assert not (tmp_path / "r").exists()
