@@ -129,8 +129,11 @@ def _first_pip() -> bool:
 
 
 def _short(path: Path) -> str:
+    """As the shell may be given it here; with a slash, since pip takes a bare name for a package's."""
     here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    if path == here:
+        return "."
+    return f"./{path.relative_to(here)}" if path.is_relative_to(here) else str(path)
 
 
 def normal(name: str) -> str:

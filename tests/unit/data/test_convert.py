@@ -339,12 +339,12 @@ def test_hub_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         convert_hub("them/rag", None, "test", tmp_path / "out", None, "nq")
     assert not list(tmp_path.glob("out/*"))
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError, match="needs the package datasets; pip install 'rolecast"):
+    with pytest.raises(InputError, match=r"^datasets is not installed; .*pip install .*\[convert\]'"):
         load_hub("them/rag", None, "test")
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = store(tmp_path / "in.parquet", VERL)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match="reading parquet needs pyarrow; pip install 'rolecast"):
+    with pytest.raises(InputError, match=r"^pyarrow is not installed; .*pip install .*\[convert\]'"):
         detect(path)
