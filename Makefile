@@ -25,7 +25,8 @@ test-full: setup
 e2e: setup
 	$(BIN)/python -m pytest --durations=5 tests/e2e/test_platform.py tests/e2e/test_sharded.py
 
-# Faults in copies of the sources, and whether the tests notice them: some 40 minutes of two cores. MUTANTS="--only NAME" takes a part.
+# Faults in copies of the sources, and whether the tests notice them: some 40 minutes of two cores. MUTANTS="--only NAME" takes a part,
+# MUTANTS=--slow what only jobs of several processes run.
 mutants: setup
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.mutants.__main__ import by_hand, every
+from tests.mutants.__main__ import by_hand, every, sharded
 from tests.mutants.covering import COVERING, covering
 from tests.mutants.drawn import OPERATORS, draw, places
 from tests.mutants.equivalent import EQUIVALENT, why
@@ -18,7 +18,8 @@ from tests.mutants.of_training import TWELVE
 def test_every_listed_text_stands_in_its_file_once_and_every_name_is_one_mutants() -> None:
     found = by_hand()  # it raises for a text that does not
     assert len(found) >= 60
-    assert [name for name, times in Counter(mutant.name for mutant in every(0)).items() if times > 1] == []
+    names = Counter(mutant.name for mutant in (*every(0), *sharded()))
+    assert [name for name, times in names.items() if times > 1] == []
     assert [name for name in TWELVE if name not in {mutant.name for mutant in found}] == []
 
 
@@ -44,6 +45,13 @@ def test_what_is_drawn_is_another_program() -> None:
 
 def test_mutants_are_covered_by_tests_that_are_there() -> None:
     assert [place for mutant in by_hand() for place in covering(mutant.file) if not (ROOT / place).exists()] == []
+    assert [place for mutant in sharded() for place in covering(mutant.file, slow=True) if not (ROOT / place).exists()] == []
+
+
+def test_how_a_file_is_laid_out_is_no_fault() -> None:
+    """One of the evaluation's JSON files is indented."""
+    assert "indent=1" in source("stages/evaluate.py")
+    assert [mutant.diff for mutant in places("stages/evaluate.py") if "indent=0" in mutant.text] == []
 
 
 def test_equivalent_mutants_are_of_lines_that_the_operators_or_lists_make() -> None:
