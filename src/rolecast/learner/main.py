@@ -52,7 +52,7 @@ def parted(error: RuntimeError) -> bool:
 def _end(message: str, code: int, alike: bool) -> NoReturn:
     """`alike`: every rank ends so, and the first one says it."""
     if not alike or os.environ.get("RANK", "0") == "0":
-        say_error(message if PARENT in os.environ or not alike else f"{message}; the same job goes on from there")
+        say_error(message if PARENT in os.environ or not alike else f"{message}; the same command goes on from there")
     # At once: a rank that waits for others at the interpreter's end would keep torchrun from ending them.
     os._exit(code)
 
