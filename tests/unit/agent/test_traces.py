@@ -230,7 +230,7 @@ def test_a_folder_of_traces_is_for_one_user_alone(serve: Any, tmp_path: Path) ->
     with serve(traces=str(tmp_path / "a" / "traces")):
         assert (tmp_path / "a" / "traces").stat().st_mode & 0o077 == 0
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot keep traces .*--traces"):
+    with pytest.raises(InputError, match=r"cannot keep traces .*--traces"):
         make_agent(AgentSettings(run="r", traces=str(tmp_path / "file")))
 
 
