@@ -226,6 +226,14 @@ def test_a_missing_package_is_one_line_with_its_extra(command: str, core: Instal
     assert said.partition(" is not installed; ")[2].endswith(f"pip install '.[{extra}]' in a clone of the repository"), said
 
 
+def test_a_pipeline_here_is_refused_before_its_first_step(make: Make, corpus: Path) -> None:
+    """Where kfp is installed and what the steps need is not."""
+    control = make("control")
+    said = control.refused("pipeline", "run", "--local", "--config", str(corpus.with_name("config.yaml")), "--run", "run")
+    assert said.endswith("pip install '.[local]' in a clone of the repository")
+    assert not (control.folder / "run").exists()
+
+
 @pytest.mark.parametrize("extra", ["", *(extra for extra in EXTRAS if extra != "dev")])
 def test_doctor_calls_complete_what_is(make: Make, extra: str) -> None:
     """And says of all others what they lack. What an extra has is complete with it; nothing else is, unless it asks for no more."""
