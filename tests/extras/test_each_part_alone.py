@@ -47,7 +47,7 @@ NEEDING = {
     "rl {run}": ("train", ""),
     "eval {run}": ("train", ""),
     "report s3://bucket/runs/a": ("s3", ""),
-    "data convert {parquet} --out questions": ("convert", ""),
+    "data convert {parquet} --out converted": ("convert", ""),
 }
 
 
