@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import signal
 import threading
@@ -15,6 +16,7 @@ from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.client import HttpCoordinator
 from rolecast.coordinator.process import child_coordinator
 from rolecast.errors import InputError, RolecastError
+from rolecast.installed import MissingPackageError
 from rolecast.leasing import Group, Handshake, Refused, TeamVersion
 from rolecast.ports import Sampling
 from rolecast.stages.publish import served
@@ -76,6 +78,23 @@ def test_a_learner_without_the_key_says_how_to_make_one(run: Run, url: str, monk
         monkeypatch.setenv("ROLECAST_RELEASE_KEY", value)
         with pytest.raises(InputError, match=f"ROLECAST_RELEASE_KEY {fault}.*openssl rand"):
             child_coordinator(served(run, RL), HELLO, RULES).__enter__()
+
+
+def test_a_learner_that_lacks_what_the_coordinator_needs_says_so_in_its_place(url: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lacking_uvicorn)
+    before = set(children())
+    with (
+        pytest.raises(MissingPackageError, match=r"^uvicorn is not installed; .*\[learner\]'"),
+        child_coordinator(served(run, RL), HELLO, RULES),
+    ):
+        pass
+    assert set(children()) == before
+
+
+def lacking_uvicorn(name: str) -> str:
+    if name == "uvicorn":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return "1"
 
 
 def test_a_coordinator_that_dies_in_a_long_poll_is_noticed_in_seconds_with_its_exit_code(url: str, run: Run) -> None:

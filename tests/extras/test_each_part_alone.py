@@ -47,7 +47,7 @@ NEEDING = {
     "rl {run}": ("train", ""),
     "eval {run}": ("train", ""),
     "report s3://bucket/runs/a": ("s3", ""),
-    "data convert {parquet} --out questions": ("convert", ""),
+    "data convert {parquet} --out converted": ("convert", ""),
 }
 
 
@@ -224,6 +224,14 @@ def test_a_missing_package_is_one_line_with_its_extra(command: str, core: Instal
     said = core.refused(*arguments, ROLECAST_RELEASE_KEY="k" * 40)
     assert said.startswith("rolecast: ")
     assert said.partition(" is not installed; ")[2].endswith(f"pip install '.[{extra}]' in a clone of the repository"), said
+
+
+def test_a_pipeline_here_is_refused_before_its_first_step(make: Make, corpus: Path) -> None:
+    """Where kfp is installed and what the steps need is not."""
+    control = make("control")
+    said = control.refused("pipeline", "run", "--local", "--config", str(corpus.with_name("config.yaml")), "--run", "run")
+    assert said.endswith("pip install '.[local]' in a clone of the repository")
+    assert not (control.folder / "run").exists()
 
 
 @pytest.mark.parametrize("extra", ["", *(extra for extra in EXTRAS if extra != "dev")])

@@ -115,3 +115,9 @@ def test_the_python_of_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
     assert lines[0].endswith("-1.0")
     assert lines[1] == "planner -1.0 ask:planner"
     assert lines[-1] == f"None instead of {tuple(gold)}"
+
+
+@pytest.mark.parametrize(("target", "needs"), [("tools", False), ("lint", True)])
+def test_tools_are_fetched_without_the_environment(target: str, needs: bool, tmp_path: Path) -> None:
+    planned = subprocess.run(["make", "-n", target, f"VENV={tmp_path}/none"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert ("scripts/setup.sh" in planned) == needs
