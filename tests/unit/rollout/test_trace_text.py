@@ -53,6 +53,8 @@ def test_a_filter_that_keeps_nothing(renderer: Renderer) -> None:
 def test_a_reply_that_broke_its_form_is_shown_as_it_is(renderer: Renderer) -> None:
     shown = conversation(decor(renderer, planner=["no idea"]))
     assert shown.splitlines() == ["planner:   no idea  (not in its form)", "answer:    (no answer: the episode ended as format)"]
+    shown = conversation(decor(renderer, planner=["well <search> a</search>"]))
+    assert shown.splitlines()[0] == "planner:   well <search> a</search>  (not in its form)"
 
 
 def test_passages_inside_a_transcript(renderer: Renderer) -> None:
