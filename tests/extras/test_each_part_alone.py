@@ -210,6 +210,18 @@ def test_local(make: Make, corpus: Path) -> None:
     assert (local.folder / "run" / "report.html").exists()
 
 
+def test_mcp(make: Make) -> None:
+    """The tool is offered, and tells that its agent is not there."""
+    code = """
+import asyncio
+from rolecast.agent.tool import agent_client, make_tool_server
+tool = make_tool_server(agent_client("http://127.0.0.1:9"))
+print([found.name for found in asyncio.run(tool.list_tools())])
+"""
+    done = make("mcp").python("-c", code)
+    assert done.stdout.strip() == "['ask']", done.stderr[-2000:]
+
+
 def test_every_part_is_tried() -> None:
     """`service` is what services share, `dev` is this environment."""
     text = Path(__file__).read_text()
