@@ -14,8 +14,9 @@ from tests.weed import S3Server, weed_running
 def no_handlers_left() -> Iterator[None]:
     """A command that a test runs in this process logs to the stderr of then, which is closed when others log."""
     root = logging.getLogger()
-    before = set(root.handlers)
+    before, level = set(root.handlers), root.level
     yield
+    root.setLevel(level)
     for handler in set(root.handlers) - before:
         if type(handler) is logging.StreamHandler:
             root.removeHandler(handler)
