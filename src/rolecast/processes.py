@@ -45,7 +45,7 @@ def say_error(message: str) -> None:
 
 
 def prepare_process() -> None:
-    """Log lines of one form, output in any encoding, threads that wait passively, and libraries that stay quiet about themselves. To be
+    """Log lines of one form, output in any encoding, threads that soon sleep, and libraries that stay quiet about themselves. To be
     called before torch is imported."""
     prepare_output()
     prepare_threads()

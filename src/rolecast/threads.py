@@ -1,8 +1,9 @@
 """How many threads a process computes with, and how they wait for each other. To be settled before torch is imported.
 
 OpenMP's threads spin at the end of every parallel region, which takes the cores from whoever has work: beside other processes that
-costs more than it ever saves. So they wait passively here. libgomp (torch's Linux wheels) and LLVM's and Intel's runtimes read
-OMP_WAIT_POLICY; the latter two also spin for KMP_BLOCKTIME milliseconds.
+costs more than it ever saves. So they sleep here after a moment. libgomp (torch's Linux wheels) counts turns of spinning, GOMP_SPINCOUNT:
+with a thousand, some microseconds, a small model is as fast as ever on a machine of its own, where OMP_WAIT_POLICY=passive, which
+is none, takes a third longer (docs/performance.md). LLVM's and Intel's runtimes spin for KMP_BLOCKTIME milliseconds.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 def prepare_threads(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Sets what the user has not: passive waiting, and the cores that are there, shared by the processes of a job on this machine."""
+    """Sets what the user has not: threads that soon sleep, and the cores that are there, shared by the processes of a job on this machine."""
     if not any(name in environment for name in WAITING):
-        environment["OMP_WAIT_POLICY"] = "passive"
+        environment["GOMP_SPINCOUNT"] = "1000"
         environment["KMP_BLOCKTIME"] = "0"
     if not given(environment):
         environment[COUNT] = environment[CHOSEN] = str(max(1, cores() // int(environment.get("LOCAL_WORLD_SIZE", "1"))))

@@ -34,7 +34,7 @@ def provenance_of_threads(place: Place) -> None:
     summary = json.loads((place.folder / place.run_of("first") / "summary.json").read_text())
     assert set(summary["threads"]) == {"sft", "rl"}
     assert min(summary["threads"].values()) >= 1
-    assert re.search(r"\d+ threads on \d+ cores of \d+, waiting: OMP_WAIT_POLICY=passive", place.run("doctor").out)
+    assert re.search(r"\d+ threads on \d+ cores of \d+, waiting: GOMP_SPINCOUNT=1000", place.run("doctor").out)
 
 
 def ends(number: signal.Signals, *command: str) -> Callable[[Place], None]:
@@ -150,7 +150,7 @@ def cut_off(place: Place) -> None:
 
 LINES: list[Line] = [
     ("a small pipeline runs, and its library keeps quiet", quiet_pipeline),
-    ("threads wait passively; doctor and summary say how many there are", provenance_of_threads),
+    ("waiting threads soon sleep; doctor and summary say how many there are", provenance_of_threads),
     ("Ctrl-C on sft saves, says so in one line, exits 130", ends(signal.SIGINT, "sft", "{run}", "--config", "{config}")),
     ("SIGTERM on sft: 143", ends(signal.SIGTERM, "sft", "{run}", "--config", "{config}")),
     ("Ctrl-C on a pipeline: 130", ends(signal.SIGINT, "pipeline", "run", "--local", "--run", "{run}", "--config", "{config}")),

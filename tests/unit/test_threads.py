@@ -1,4 +1,4 @@
-"""How many threads a process takes, and that they wait passively: settled before torch is there, and never over a user's head."""
+"""How many threads a process takes, and that waiting ones soon sleep: settled before torch is there, and never over a user's head."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def test_threads_are_the_cores_shared_by_a_jobs_processes_unless_the_user_says(g
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_waiting_is_passive_unless_the_user_says(name: str) -> None:
+def test_waiting_threads_soon_sleep_unless_the_user_says(name: str) -> None:
     environment: dict[str, str] = {}
     prepare_threads(environment)
-    assert (environment["OMP_WAIT_POLICY"], environment["KMP_BLOCKTIME"]) == ("passive", "0")
+    assert (environment["GOMP_SPINCOUNT"], environment["KMP_BLOCKTIME"]) == ("1000", "0")
     environment = {name: "7"}
     prepare_threads(environment)
     assert [environment.get(other) for other in WAITING] == ["7" if other == name else None for other in WAITING]
@@ -84,17 +84,17 @@ def test_cores_are_those_of_the_affinity_within_the_quota(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("module", ["rolecast.cli.main", "rolecast.learner.main", "rolecast.stages.tasks"])
 def test_what_settles_threads_imports_no_torch(module: str) -> None:
     code = f"import sys, {module}; from rolecast.processes import prepare_process; assert 'torch' not in sys.modules; prepare_process()"
-    code += "; import os, torch; print(os.environ['OMP_WAIT_POLICY'], torch.get_num_threads())"
+    code += "; import os, torch; print(os.environ['GOMP_SPINCOUNT'], torch.get_num_threads())"
     clean = {name: value for name, value in os.environ.items() if name not in (COUNT, CHOSEN, *WAITING)}
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True)
-    assert done.stdout.split() == ["passive", str(cores())], done.stderr
+    assert done.stdout.split() == ["1000", str(cores())], done.stderr
 
 
 @pytest.mark.parametrize(("procs", "count"), [(1, None), (2, "1")])
-def test_a_jobs_pods_wait_passively_and_torchruns_one_thread_is_not_taken_for_a_users(procs: int, count: str | None) -> None:
+def test_threads_of_a_jobs_pods_soon_sleep_and_torchruns_one_thread_is_not_taken_for_a_users(procs: int, count: str | None) -> None:
     env = {
         entry["name"]: entry.get("value")
         for entry in environment(read_spec({"run": "s3://b/a", "stage": "sft", "image": "-", "procs_per_node": procs}))
     }
-    assert (env["OMP_WAIT_POLICY"], env["KMP_BLOCKTIME"]) == ("passive", "0")
+    assert (env["GOMP_SPINCOUNT"], env["KMP_BLOCKTIME"]) == ("1000", "0")
     assert (env.get(COUNT), env.get(CHOSEN)) == (count, count)

@@ -95,7 +95,7 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
     env: list[Manifest] = [
         {"name": "PYTHONUNBUFFERED", "value": "1"},
         {"name": "ROLECAST_WORKDIR", "value": "/work"},
-        {"name": "OMP_WAIT_POLICY", "value": "passive"},
+        {"name": "GOMP_SPINCOUNT", "value": "1000"},
         {"name": "KMP_BLOCKTIME", "value": "0"},
     ]
     if spec.procs_per_node > 1:
