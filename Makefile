@@ -18,8 +18,10 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -m "not slow" --durations=8
 
+# Also the slow tests, and what somebody does in the first hour, in a clone.
 test-full: setup
 	$(BIN)/python -m pytest --durations=15
+	$(BIN)/python -m tests.first_hour
 
 # The platform's parts as processes of this machine: HTTP, S3, torchrun with DeepSpeed, parts killed on the way.
 e2e: setup

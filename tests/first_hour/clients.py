@@ -38,14 +38,14 @@ def openai_client(place: Place) -> None:
         choice = reply.choices[0]
         assert choice.message.content or choice.message.refusal
         stream = client.chat.completions.create(
-            model="x", messages=[{"role": "user", "content": QUESTION}], stream=True, stream_options={"include_usage": True}
+            model="tiny", messages=[{"role": "user", "content": QUESTION}], stream=True, stream_options={"include_usage": True}
         )
         assert any(chunk.usage for chunk in stream)
 
 
 def langchain(place: Place) -> None:
     with agent(place) as url:
-        reply = ChatOpenAI(base_url=f"{url}/v1", api_key="none", model="team").invoke(QUESTION)  # type: ignore[arg-type]
+        reply = ChatOpenAI(base_url=f"{url}/v1", api_key="none", model="tiny").invoke(QUESTION)  # type: ignore[arg-type]
         assert reply.response_metadata["finish_reason"] in ("stop", "length", "format")
 
 

@@ -20,7 +20,7 @@ def version(place: Place) -> None:
 
 def needs(place: Place) -> None:
     text = (place.root / "README.md").read_text()
-    for word in ("Python 3.", "GB", "arxiv.org"):
+    for word in ("Python", "GB", "arxiv.org"):
         assert word in text, word
 
 

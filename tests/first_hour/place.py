@@ -102,8 +102,8 @@ class Place:
         os.killpg(process.pid, number)
         out, errors = process.communicate(timeout=300)
         done = Done(process.returncode, out, errors)
-        found = re.search(r"go on with `(.*)`$", done.said)
-        return done, shlex.split(found[1])[1:] if found else []
+        found = re.search(r"go on with `.*?(?:rolecast|rolecast\.cli\.main) (.*)`$", done.said)
+        return done, shlex.split(found[1]) if found else []
 
     @contextmanager
     def serving(self, *arguments: str, ready: str = "/readyz", **variables: str) -> Iterator[str]:

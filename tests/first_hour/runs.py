@@ -60,7 +60,9 @@ def goes_on(place: Place) -> None:
 def own_data(place: Place, rows: dict[str, list[dict[str, object]]]) -> str:
     for split, of in rows.items():
         (place.folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of))
-    (place.folder / "corpus.jsonl").write_text("".join(json.dumps({"id": str(n), "text": f"text {n} of ten"}) + "\n" for n in range(10)))
+    (place.folder / "corpus.jsonl").write_text(
+        "".join(json.dumps({"id": str(n), "title": f"T{n}", "text": f"text {n} of ten"}) + "\n" for n in range(10))
+    )
     return "data: {world: null, corpus: corpus.jsonl, train: train.jsonl, dev: dev.jsonl, test: test.jsonl}"
 
 
