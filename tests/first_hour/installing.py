@@ -30,22 +30,20 @@ def tools(place: Place) -> None:
     assert "setup.sh" not in done.stdout
 
 
+def passes(place: Place, tests: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests]
+    done = subprocess.run(command, cwd=place.root, env=place.environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
 def parts(place: Place) -> None:
     """Every extra alone, every command's missing package in one line."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/extras"], cwd=place.root, env=place.environment,
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:]
+    passes(place, "tests/extras")
 
 
 def documents(place: Place) -> None:
     """README's Python runs as it stands; the reference of the config is that of the code."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit/test_docs.py"], cwd=place.root, env=place.environment,
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:]
+    passes(place, "tests/unit/test_docs.py")
 
 
 def proposals(place: Place) -> None:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
+
 from tests.e2e.test_resume import CONFIG
 from tests.weed import free_ports
 
@@ -108,8 +110,6 @@ class Place:
     @contextmanager
     def serving(self, *arguments: str, ready: str = "/readyz", **variables: str) -> Iterator[str]:
         """The address of a service, from when it is ready until it was told to end."""
-        import httpx
-
         [port] = free_ports(1)
         with (self.folder / f"served-{port}.log").open("w") as log:
             process = subprocess.Popen(
@@ -118,7 +118,7 @@ class Place:
             )  # fmt: skip
             try:
                 url = f"http://127.0.0.1:{port}"
-                until(lambda: _answers(httpx, url + ready), process, 120)
+                until(lambda: _answers(url + ready), process, 120)
                 yield url
             finally:
                 process.send_signal(signal.SIGTERM)
@@ -133,8 +133,8 @@ def until(ready: Callable[[], bool], process: subprocess.Popen[str], seconds: fl
         time.sleep(0.05)
 
 
-def _answers(httpx, url: str) -> bool:  # type: ignore[no-untyped-def]
+def _answers(url: str) -> bool:
     try:
-        return bool(httpx.get(url, trust_env=False).status_code == 200)
+        return httpx.get(url, trust_env=False).status_code == 200
     except httpx.TransportError:
         return False

@@ -94,8 +94,8 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
     ],
     "stages/services.py": [
         ("a service of another index taken", "if str(found) != str(wanted):", "if False:"),
-        ("another judge taken", "if found != judge_of(run.config):", "if False:"),
-        ("a shared index ignored", "    if c.index:\n        folder", "    if False:\n        folder"),
+        ("another judge taken", "if found != wanted:", "if False:"),
+        ("a shared index ignored", "if not c.index:", "if True:"),
         ("a model without a service judged by words", "if c.model != LEXICAL.model:", "if False:"),
     ],
     "stages/segments.py": [

@@ -34,11 +34,10 @@ def open_retriever(run: Run) -> Retriever:
         return service
     if c.kind == EXTERNAL:
         raise InputError(f"retriever.kind is external: name the service by retriever.url or {RETRIEVER_URL}")
-    if c.index:
-        folder = local_artifact(c.index, run.path / ".index")
-    else:
+    if not c.index:
         run.has(run.index)
-        wanted, folder = index_of(run), run.index
+        return LocalRetriever.open(run.index, c.kind)
+    folder = local_artifact(c.index, run.path / ".index")
     retriever = LocalRetriever.open(folder, c.kind)
     require_index(_now(retriever.info()), wanted, str(folder))
     return retriever
@@ -57,10 +56,10 @@ def open_judge(run: Run) -> Judge:
     c = run.config.judge
     if url := address(JUDGE_URL, c.url):
         service = HttpJudge(url, patience=c.patience)
-        found = _asked(service, service.info()).of(make_method(run.config.method).asks())
-        if found != judge_of(run.config):
+        found, wanted = _asked(service, service.info()).of(make_method(run.config.method).asks()), judge_of(run.config)
+        if found != wanted:
             raise InputError(
-                f"the judge at {shown(url)} is {found}, the run's is {judge_of(run.config)}; set judge.model in the config of a new run, "
+                f"the judge at {shown(url)} is {found}, the run's is {wanted}; set judge.model in the config of a new run, "
                 f"or name another judge by judge.url or {JUDGE_URL}"
             )
         return service
