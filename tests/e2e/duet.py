@@ -7,8 +7,16 @@ import json
 import os
 import subprocess
 import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from tests.e2e.cluster import Cluster
+from tests.weed import S3Server
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 PRESET = PLUGINS / "duet_method" / "presets" / "tiny.yaml"
@@ -91,3 +99,13 @@ def outcome(run: Path, stages: tuple[str, ...]) -> dict[str, str]:
     files = [file for stage in stages for file in sorted((run / stage).glob("model/**/*.safetensors"))]
     files += [run / stage / "metrics.jsonl" for stage in stages]
     return {str(file.relative_to(run)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@contextmanager
+def cluster_of(team: Duet, name: str, folder: Path, weed: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """The platform's parts as processes that have the plugin, for one run in a bucket of its own."""
+    monkeypatch.setenv("PYTHONPATH", environment(team.site)["PYTHONPATH"])
+    bucket = weed.make_bucket(f"{name}-{uuid.uuid4().hex[:8]}")
+    made = Cluster(folder, weed, f"s3://{bucket}/runs/{name}")
+    yield made
+    made.stop()

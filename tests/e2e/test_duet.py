@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 import yaml
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.duet import PRESET, WHOLE, Duet, environment, outcome, rows, slots
+from tests.e2e.duet import PRESET, WHOLE, Duet, cluster_of, outcome, rows, slots
 from tests.weed import S3Server
 
 STAGES = ("warmup", "duet", "solo")
@@ -192,11 +191,8 @@ def test_two_processes_that_are_told_to_end_go_on_bitwise(duet: Duet, warm: Path
 
 @pytest.fixture
 def cluster(tmp_path: Path, duet: Duet, weed: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setenv("PYTHONPATH", environment(duet.site)["PYTHONPATH"])
-    bucket = weed.make_bucket(f"duet-{uuid.uuid4().hex[:8]}")
-    made = Cluster(tmp_path, weed, f"s3://{bucket}/runs/duet")
-    yield made
-    made.stop()
+    with cluster_of(duet, "duet", tmp_path, weed, monkeypatch) as made:
+        yield made
 
 
 @pytest.mark.slow

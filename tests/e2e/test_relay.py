@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import yaml
 from rolecast.data.records import read_questions
 from rolecast.wire.coordinator import unpack
 from tests.e2e.cluster import Cluster
-from tests.e2e.duet import environment, outcome, rows
+from tests.e2e.duet import cluster_of, outcome, rows
 from tests.e2e.relay import PRESET, Relay
 from tests.weed import S3Server
 
@@ -134,11 +133,8 @@ def test_the_pipeline_has_no_evaluation_of_plans(relay: Relay, tmp_path: Path) -
 
 @pytest.fixture
 def cluster(tmp_path: Path, relay: Relay, weed: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setenv("PYTHONPATH", environment(relay.site)["PYTHONPATH"])
-    bucket = weed.make_bucket(f"relay-{uuid.uuid4().hex[:8]}")
-    made = Cluster(tmp_path, weed, f"s3://{bucket}/runs/relay")
-    yield made
-    made.stop()
+    with cluster_of(relay, "relay", tmp_path, weed, monkeypatch) as made:
+        yield made
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +15,8 @@ from rolecast.agent.core import Agent, Asked
 from rolecast.agent.settings import AgentSettings
 from rolecast.errors import InputError, RolecastError
 from rolecast.rollout.render import Renderer
-from rolecast.service.logs import configure_logging
 from tests.live import serving
+from tests.logged import logged
 
 QUESTION = "Who-is-the-secret-mentor of Brol Tan?"
 FAULTS = [
@@ -28,12 +27,8 @@ FAULTS = [
 
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    stream = io.StringIO()
-    configure_logging("debug", stream)
-    yield stream
-    root.handlers, root.level = handlers, level
+    with logged("debug") as stream:
+        yield stream
 
 
 def asked(renderer: Renderer, fault: Exception | None, log_questions: bool, monkeypatch: pytest.MonkeyPatch) -> list[httpx.Response]:

@@ -10,19 +10,16 @@ from typing import Any
 
 import pytest
 
-from rolecast.service.logs import REQUEST_ID, configure_logging
+from rolecast.service.logs import REQUEST_ID
+from tests.logged import logged
 
 SECRET = 'sk-"quoted"\\secret'
 
 
 @pytest.fixture
 def lines() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    stream = io.StringIO()
-    configure_logging("info", stream)
-    yield stream
-    root.handlers, root.level = handlers, level
+    with logged("info") as stream:
+        yield stream
 
 
 def read(stream: io.StringIO) -> list[dict[str, Any]]:
