@@ -5,7 +5,7 @@ Batch first: an adapter may be remote, so a port never takes one item where it c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, Self
@@ -79,6 +79,9 @@ class IndexInfo:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.digest}".rstrip()
+
+
+Embed = Callable[[Sequence[str]], Awaitable[npt.NDArray[np.float32]]]  # texts to rows of length one, (texts, width)
 
 
 class Retriever(Protocol):

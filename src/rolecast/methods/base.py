@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from rolecast.errors import InputError
 from rolecast.judge.kinds import ANSWER, JudgeKind, Rule
-from rolecast.ports import Judge
+from rolecast.ports import Embed, Judge
 from rolecast.rollout.env import Env
 from rolecast.teachers.base import Teacher, TeacherErrors
 from rolecast.types import Action, Example, ImitationTerm, Message, Objective, Question, Reward, Role, Slot, Stage, Thread, Trajectory, Unit
@@ -153,9 +153,19 @@ class Method(ABC):
     async def probe(self, trajectory: Trajectory, env: Env) -> None:
         """Extra samples on recorded states, in training only, in an env for probes. May not change what `rollout` did."""
 
-    async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
-        """Named rewards of one finished episode."""
+    async def score(self, trajectory: Trajectory, judge: Judge, embed: Embed) -> list[Reward]:
+        """Named rewards of one finished episode. `embed`: the retriever's encoder."""
         return []
+
+    def diagnostics(self, trajectories: Sequence[Trajectory]) -> Mapping[str, float]:
+        """What this method tells of scored episodes besides the task's scores: of a step's rollouts, and of an evaluation's."""
+        return {}
+
+    def alarms(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
+        """What is wrong, by name, in one line each with the next step, as far as a stage's metrics so far show it, the last step's
+        row last. `diagnostics` stand there under "method/NAME".
+        """
+        return {}
 
     def prepare(self, trajectory: Trajectory) -> Mapping[str, Any] | None:
         """Of a finished and scored episode of a rollout stage: what `given` of a later stage's question adds, as JSON has it.

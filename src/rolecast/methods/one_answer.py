@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rolecast.methods.base import Method, imitation
-from rolecast.ports import Judge
+from rolecast.ports import Embed, Judge
 from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import Env
 from rolecast.tags import blocks
@@ -34,7 +34,7 @@ class OneAnswer(Method):
         _, answer = await self.turn(env, self.roles["answerer"], state, parse)
         return answer
 
-    async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
+    async def score(self, trajectory: Trajectory, judge: Judge, embed: Embed) -> list[Reward]:
         answer, golds = trajectory.answer, trajectory.question.gold.answers
         return [
             Reward("team.em", trajectory.id, exact_match(answer, golds), "text"),

@@ -111,7 +111,7 @@ async def play_episode(method: Method, env: Env, judge: Judge | None) -> Traject
     if env.phase == "train":
         await method.probe(trajectory, env.probe())
     if judge is not None:
-        trajectory.rewards = await method.score(trajectory, judge)
+        trajectory.rewards = await method.score(trajectory, judge, env.retriever.embed)
     if env.phase == PREPARE:
         trajectory.prepared = _prepared(method, trajectory)
     return trajectory

@@ -52,7 +52,7 @@ def _evaluate(run: Run, stage: str) -> None:
     done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], Sampling(0.0), "eval", bar.update)
     shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
     task = tasks.find(of.task)
-    result = summarize(done, c.seed, c.eval.bootstrap, task)
+    result = {**summarize(done, c.seed, c.eval.bootstrap, task), "method": dict(method.diagnostics(done))}
     predictions = [
         {"id": t.question.id, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status, "searches": t.searches}
         for t in done

@@ -26,13 +26,14 @@ from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import Ranks
 from rolecast.learner.step import reinforce
 from rolecast.learner.tally import Metrics
+from rolecast.methods.base import Method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
 from rolecast.schedule import keys_of
 from rolecast.seeding import stream
 from rolecast.stages import checkpoints
 from rolecast.stages.environment import environment_of
-from rolecast.stages.metrics import MetricsLog
+from rolecast.stages.metrics import MetricsLog, read_metrics
 from rolecast.stages.progress import Progress
 from rolecast.stages.publish import Publisher, open_publisher
 from rolecast.stages.run import Run
@@ -112,6 +113,10 @@ class Trainer:
         return self.run.config.rl(self.stage.name)
 
     @property
+    def method(self) -> Method:
+        return self.run.config.method_in(self.stage)
+
+    @property
     def task(self) -> Task:
         return tasks.find(self.stage.task)
 
@@ -163,6 +168,7 @@ class Trainer:
                 numbers |= self.evaluate(done, weights)
                 if self._guard(done):
                     weights = self.publish(done)
+            numbers |= self._alarms(done, numbers)
             metrics.write(done, numbers)
             bar.update(done, {name: value for name, value in numbers.items() if name in shown})
             if over:
@@ -213,7 +219,20 @@ class Trainer:
         if self.config.record:
             self._record(step, batch.trajectories)
         threads = [thread for t in batch.trajectories for thread in t.threads]
+        own = self.method.diagnostics(batch.trajectories)
+        numbers |= {f"method/{name}": value for name, value in own.items()}
         return Sampled(threads, units, batch.examples), {**numbers, **describe(batch.trajectories, units, self.task)}
+
+    def _alarms(self, step: int, numbers: Metrics) -> Metrics:
+        """What the method finds wrong in the metrics so far is said once, when it begins, and stands in each step's row."""
+        if not self.learner.ranks.first:
+            return {}
+        rows = read_metrics(self.folder)
+        alarms = self.method.alarms([*rows, {"step": step, **numbers}])
+        for name, text in alarms.items():
+            if not rows or f"alarm/{name}" not in rows[-1]:
+                log.warning("step %d: %s", step, text)
+        return {f"alarm/{name}": 1.0 for name in alarms}
 
     def _record(self, step: int, trajectories: Sequence[Trajectory]) -> None:
         """The step's shard. A step that is done again after a crash has samples of its own, and replaces it."""

@@ -12,7 +12,7 @@ from duet_method.state import DuetState
 from duet_method.teacher import DuetTeacher
 from rolecast.methods.base import Method, MethodConfig, imitation
 from rolecast.methods.registry import register
-from rolecast.ports import Judge, Sampling
+from rolecast.ports import Embed, Judge, Sampling
 from rolecast.rewards.text import token_f1
 from rolecast.rollout.env import Env
 from rolecast.tags import blocks, trim
@@ -78,7 +78,7 @@ class Duet(Method):
             for action in thread.actions:
                 await self._tell(trajectory.states[action.id], env.probe(AGAIN), "again")
 
-    async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
+    async def score(self, trajectory: Trajectory, judge: Judge, embed: Embed) -> list[Reward]:
         """`found` on each scout's action: the share of gold passages. `told` on each of the teller's: F1. `grounded` on both: by it
         replies of a model that is right in nothing differ too, so every step has something to learn."""
         t, gold = trajectory, trajectory.question.gold

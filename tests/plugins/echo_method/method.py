@@ -12,7 +12,7 @@ from echo_method.verdicts import RULES
 from rolecast.judge.kinds import JudgeKind, Rule
 from rolecast.methods.base import Method, MethodConfig
 from rolecast.methods.registry import register
-from rolecast.ports import Judge
+from rolecast.ports import Embed, Judge
 from rolecast.rollout.env import Env
 from rolecast.tags import blocks
 from rolecast.teachers.base import Teacher, TeacherErrors
@@ -56,6 +56,6 @@ class Echo(Method):
         _, found = await self.turn(env, self.roles["echoer"], EchoState(question.text), lambda text: blocks(text, "answer"))
         return found["answer"] if found else None
 
-    async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
+    async def score(self, trajectory: Trajectory, judge: Judge, embed: Embed) -> list[Reward]:
         verdict = await judge.judge("echo.echoer", {"question": trajectory.question.text, "said": trajectory.answer})
         return [Reward("echo", trajectory.id, verdict.score, "judge", verdict.reason)]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rolecast.methods.base import Method, MethodConfig, imitation
 from rolecast.methods.registry import register
-from rolecast.ports import Judge
+from rolecast.ports import Embed, Judge
 from rolecast.rewards.text import token_f1
 from rolecast.rollout.env import Env
 from rolecast.tags import blocks, tagged, trim
@@ -66,7 +66,7 @@ class Relay(Method):
         _, said = await self.turn(env, self.roles["answerer"], state, lambda text: blocks(text, "answer"))
         return said["answer"] if said else None
 
-    async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
+    async def score(self, trajectory: Trajectory, judge: Judge, embed: Embed) -> list[Reward]:
         """F1 of the answer; and on each action the share of its letters that stand in the question, which differs in any model."""
         t = trajectory
         asked = set(t.question.text)

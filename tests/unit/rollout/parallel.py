@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.methods.base import Method, MethodConfig
-from rolecast.ports import Completion, GenerateRequest, Judge, Retriever, Sampling
+from rolecast.ports import Completion, Embed, GenerateRequest, Judge, Retriever, Sampling
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.rollout.env import Env
@@ -68,7 +68,7 @@ class Parallel(Method):
         done = await env.gather({"a": lambda part: say(part, second.text), "b": lambda part: say(part, third.text)})
         return " ".join(said or "" for _, said in done)
 
-    async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
+    async def score(self, trajectory: Trajectory, judge: Judge, embed: Embed) -> list[Reward]:
         verdict = await judge.judge(
             "answer", {"question": trajectory.question.text, "prediction": trajectory.answer, "gold": trajectory.question.gold}
         )

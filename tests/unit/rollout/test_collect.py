@@ -10,7 +10,7 @@ from parallel import Late, Parallel, Repeats, collector, prompt, question, say
 
 from rolecast.errors import EngineError
 from rolecast.leasing import Group
-from rolecast.ports import Judge, Sampling, Verdict
+from rolecast.ports import Embed, Judge, Sampling, Verdict
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.env import Env
 from rolecast.types import Question, Reward, Trajectory
@@ -105,7 +105,7 @@ class Preparing(BadProbe):
     async def rollout(self, question: Question, env: Env) -> str | None:
         return f"{question.given.get('plan', '')} {await super().rollout(question, env)}"
 
-    async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
+    async def score(self, trajectory: Trajectory, judge: Judge, embed: Embed) -> list[Reward]:
         return [Reward("team", trajectory.id, 1.0)]
 
     def prepare(self, trajectory: Trajectory) -> Mapping[str, Any] | None:

@@ -14,6 +14,7 @@ from scripted import ScriptedJudge, TableRetriever
 from rolecast.cli.runs import opened
 from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError, RolecastError
+from rolecast.methods.decor import Decor
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.stages import evaluate as evaluate_stage
@@ -97,6 +98,12 @@ def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, pl
     provenance = json.loads((folder / "manifest.json").read_text())["provenance"]
     assert provenance["config"] == run.fingerprint
     assert (provenance["environment"]["index"], provenance["environment"]["judged_by"]) == ("bm25", "lexical")
+
+
+def test_an_evaluation_holds_what_its_method_tells_of_the_episodes(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Decor, "diagnostics", lambda self, done: {"right": sum(t.answer == "The The" for t in done) / len(done)})
+    folder = evaluate(run_of(tmp_path, make_config({"eval": {"n": 10}}, "here")), "rl")
+    assert json.loads((folder / "result.json").read_text())["method"] == {"right": 0.6}
 
 
 def test_a_stage_without_a_model_is_not_evaluated(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:

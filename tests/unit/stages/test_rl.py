@@ -20,6 +20,7 @@ from rolecast.learner.backends import PlainBackend, Training
 from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import ALONE
 from rolecast.learner.settings import OptimizerConfig
+from rolecast.methods.decor import Decor
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
 from rolecast.stages import rl as rl_stage
@@ -222,6 +223,20 @@ def test_a_step_that_teaches_nothing_is_left_out_and_the_next_one_goes_on(tmp_pa
     ]  # fmt: skip
     assert run.trainer.progress.idle == 0
     assert run.published == [(step, 0) for step in range(7)]
+
+
+def test_what_a_method_finds_wrong_is_said_once_and_marked_in_every_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shares = iter((0.1, 0.6, 0.7, 0.2, 0.8))
+    monkeypatch.setattr(Decor, "diagnostics", lambda self, done: {"share": next(shares), "episodes": float(len(done))})
+    monkeypatch.setattr(Decor, "alarms", lambda self, rows: {"half": "it is a half"} if rows[-1].get("method/share", 0) > 0.5 else {})
+    run = Idling(tmp_path, monkeypatch, "ttttt")
+    run.trainer.train(Stopping(ALONE))
+    assert [row.get("method/share") for row in run.rows] == [None, 0.1, 0.6, 0.7, 0.2, 0.8]
+    assert {row.get("method/episodes") for row in run.rows[1:]} == {1.0}
+    assert [row["step"] for row in run.rows if "alarm/half" in row] == [2, 3, 5]
+    assert [r.message for r in caplog.records if "half" in r.message] == ["step 2: it is a half", "step 5: it is a half"]
 
 
 def test_every_step_is_played_by_the_weights_of_the_update_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

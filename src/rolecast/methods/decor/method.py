@@ -19,7 +19,7 @@ from rolecast.methods.decor.state import STOP, DecorState, Entry
 from rolecast.methods.decor.teacher import DecorTeacher
 from rolecast.methods.decor.verdicts import RULES
 from rolecast.methods.registry import register
-from rolecast.ports import Judge
+from rolecast.ports import Embed, Judge
 from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import Env, EpisodeEnd
 from rolecast.tags import blocks, left_open, trim
@@ -133,7 +133,7 @@ class Decor(Method):
         _, found = await self.turn(env, self.roles["condenser"], state, lambda text: blocks(text, "facts"))
         return found["facts"] if found and found["facts"] else entry.evidence  # the frozen model may fail; evidence is never lost
 
-    async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
+    async def score(self, trajectory: Trajectory, judge: Judge, embed: Embed) -> list[Reward]:
         """`team.*` on the trajectory; `role` on every action that a role judge scores."""
         t, gold = trajectory, trajectory.question.gold
         if not t.counts:

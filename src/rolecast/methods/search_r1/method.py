@@ -11,7 +11,7 @@ from rolecast.methods.base import Method, MethodConfig, imitation
 from rolecast.methods.registry import register
 from rolecast.methods.search_r1.state import SearchR1State
 from rolecast.methods.search_r1.teacher import SearchR1Teacher
-from rolecast.ports import Judge
+from rolecast.ports import Embed, Judge
 from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import Env, LiveThread
 from rolecast.tags import blocks
@@ -105,7 +105,7 @@ class SearchR1(Method):
             text = _beginning(ids, kept, env)
         return _information(text)
 
-    async def score(self, trajectory: Trajectory, judge: Judge) -> list[Reward]:
+    async def score(self, trajectory: Trajectory, judge: Judge, embed: Embed) -> list[Reward]:
         """`outcome` is EM; the format variant also counts whether every move was well formed."""
         t, golds = trajectory, trajectory.question.gold.answers
         right = bool(exact_match(t.answer, golds))
