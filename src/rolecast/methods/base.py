@@ -48,13 +48,15 @@ class MethodConfig(BaseModel):
 class Method(ABC):
     """Stateless: one instance serves every episode of a run. `methods.registry.register` makes a class known.
 
-    `presets`: the configs in the folder's presets/, by name, the demo's own first.
+    `presets`: the configs in the folder's presets/, by name, the demo's own first. `words`: what its compact prompts and its teacher say
+    that a model from scratch is to know as one token each (`world.tokenizer`).
     """
 
     name: ClassVar[str]
     trained: ClassVar[bool]
     config_type: ClassVar[type[MethodConfig]]
     presets: ClassVar[tuple[str, ...]] = ()
+    words: ClassVar[tuple[str, ...]] = ()
     package: ClassVar[str]  # the folder with prompts/ and presets/, as `register` finds it
     roles: dict[str, Role]
 

@@ -16,6 +16,7 @@ from rolecast.data.records import read_questions
 from rolecast.devices import device
 from rolecast.errors import InputError
 from rolecast.methods.base import Method
+from rolecast.methods.registry import make_method
 from rolecast.rollout.render import Renderer
 from rolecast.stages.agreement import check_model_agrees
 from rolecast.stages.run import Run
@@ -57,7 +58,8 @@ def first_model(config: RunConfig, place: torch.device) -> tuple[PreTrainedModel
         if place != CPU or device() == CPU:  # else it is read and not run
             check_model_agrees(model, Renderer(tokenizer), config.model.max_context)
         return model, tokenizer
-    tokenizer = demo_tokenizer()
+    method = make_method(config.method)
+    tokenizer = demo_tokenizer(method.words, method.tags)
     scratch = config.model.scratch
     torch.manual_seed(config.seed)
     scratched = LlamaForCausalLM(

@@ -50,8 +50,8 @@ _TEMPLATE = (
 )
 
 
-def demo_tokenizer(extra_words: Iterable[str] = ()) -> PreTrainedTokenizerFast:
-    """Words are pieces with and without a leading space; decoding gives the encoded text back exactly."""
+def demo_tokenizer(extra_words: Iterable[str] = (), tags: Iterable[str] = ()) -> PreTrainedTokenizerFast:
+    """Words are pieces with and without a leading space; decoding gives the encoded text back exactly. `tags`: a method's, beside TAGS."""
     words = sorted({*lexicon(), *ROLE_WORDS, *extra_words})
     pieces = [(p, 0.0) for p in (PAD, EOS, UNK)]
     pieces += [(f"<0x{byte:02X}>", -30.0) for byte in range(256)]
@@ -64,7 +64,7 @@ def demo_tokenizer(extra_words: Iterable[str] = ()) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r" ?\w+| ?[^\w\s]|\s"), behavior="isolated")
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in (PAD, EOS, UNK, *CHAT)])
-    tokenizer.add_tokens([AddedToken(t, normalized=False, special=False) for t in TAGS])
+    tokenizer.add_tokens([AddedToken(t, normalized=False, special=False) for t in (*TAGS, *sorted({*tags} - {*TAGS}))])
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=UNK)
     fast.clean_up_tokenization_spaces = False
     fast.chat_template = _TEMPLATE

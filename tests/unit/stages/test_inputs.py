@@ -10,10 +10,13 @@ import pytest
 
 from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError
+from rolecast.methods.decor import Decor
 from rolecast.stages.inputs import inputs
 from rolecast.stages.run import Run, create, prepare
+from rolecast.stages.team import first_model
 from rolecast.stages.train import train
 from rolecast.store.artifact import MANIFEST, writing
+from rolecast.weights.models import CPU
 
 WORLD: dict[str, Any] = {"world": {"entities": {"train": 60, "dev": 60, "test": 60}, "questions": {"train": 6, "dev": 4, "test": 4}}}
 
@@ -66,3 +69,13 @@ def test_a_damaged_model_is_not_taken(tmp_path: Path) -> None:
         inputs(run)
     assert not run.model("sft").exists()
     assert json.loads((run.path / "run.json").read_text())["shared"] == run.shared
+
+
+def test_a_model_from_scratch_knows_its_methods_words_and_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Decor, "words", ("ostrich",))
+    config = make_config(
+        {"method": {"name": "decor", "prompts": "compact"}, "model": {"scratch": {"hidden": 8, "heads": 1, "layers": 1}}}, ""
+    )
+    model, tokenizer = first_model(config, CPU)
+    assert [len(tokenizer.encode(text, add_special_tokens=False)) for text in (" ostrich", "<facts>")] == [1, 1]
+    assert model.get_input_embeddings().weight.shape[0] == len(tokenizer)

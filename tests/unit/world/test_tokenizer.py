@@ -76,6 +76,13 @@ def test_more_words_may_be_known() -> None:
     assert len(Renderer(demo_tokenizer(["ostrich"])).encode(" ostrich")) == 1
 
 
+def test_a_methods_tags_are_one_token_each_and_leave_the_others_where_they_are() -> None:
+    ours, theirs = demo_tokenizer(), demo_tokenizer(tags=["</task>", "<task>", *TAGS])
+    assert len(theirs) == len(ours) + 2
+    assert [len(Renderer(theirs).encode(tag)) for tag in ("<task>", "</task>", *TAGS)] == [1] * (2 + len(TAGS))
+    assert {word: theirs.get_vocab()[word] for word in ours.get_vocab()} == ours.get_vocab()
+
+
 def test_a_prompt_opens_the_assistants_turn() -> None:
     ids, text = RENDERER.prompt([{"role": "system", "content": "find"}, {"role": "user", "content": "one fact"}])
     assert text == "<|system|>find<|user|>one fact<|assistant|>"
