@@ -285,7 +285,7 @@ def test_an_unanswered_rollout_never_takes_the_prompts_example_for_an_answer(ren
     t, _, _ = episode(renderer, [INVALID] * 5, method, question)
     assert "<answer> Lima</answer>" in prompt_of(t.threads[0])
     assert t.answer is None
-    assert {reward.name: reward.value for reward in t.rewards} == {"outcome": 0.0, "team.em": 0.0, "team.f1": 0.0}
+    assert {reward.name: reward.value for reward in t.rewards} == {"outcome": 0.0, "team.em": 0.0, "team.f1": 0.0, "sufficient": 0.0}
 
 
 def test_an_answer_in_a_passage_is_no_answer_of_the_rollout(renderer: Renderer) -> None:
