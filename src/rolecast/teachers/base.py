@@ -28,6 +28,8 @@ class TeacherErrors(BaseModel):
     stop_early: float = Field(0.0, ge=0, le=1)  # stops though a fact is missing
     wrong_relation: float = Field(0.0, ge=0, le=1)  # asks for another relation of the right entity
     keep_distractors: float = Field(0.0, ge=0, le=1)  # keeps two sentences that were not asked for
+    guess: float = Field(0.0, ge=0, le=1)  # answers though the evidence is insufficient and it may abstain
+    abstain: float = Field(0.0, ge=0, le=1)  # abstains though the evidence is sufficient
 
 
 class Teacher(Protocol):
