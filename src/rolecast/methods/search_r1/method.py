@@ -104,7 +104,8 @@ class SearchR1(Method):
         else:
             found = bool(set(t.retrieved) & set(t.question.gold.passages))
             value = (0.2 + self.config.retrieval_bonus * found) if valid else 0.1
-        shown = [turn.text for thread in t.threads for turn in thread.turns if isinstance(turn, Observation) and turn.sources == SOURCES]
+        seen = [turn.text for thread in t.threads for turn in thread.turns if isinstance(turn, Observation) and turn.sources == SOURCES]
+        shown = [text.replace(OPEN, " ").replace(CLOSE, " ") for text in seen]  # or a tag would be part of a word
         enough = sufficient(shown, t.retrieved, t.question)
         return [
             Reward("outcome", t.id, value, "text"),
