@@ -28,7 +28,7 @@ FOUND: Mapping[str, Sequence[Passage]] = {
     EMPLOYER.query: [passage(EMPLOYER)],
     MAYOR.query: [passage(MAYOR)],
     "more": [NOISE[14]],
-    TWO_HOPS.text: [passage(MENTOR), *NOISE[:14]],
+    TWO_HOPS.text: [*NOISE[:14], passage(MENTOR)],
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 from dac_episodes import FIRST, MORE, OTHER, RIGHT, SECOND, STOP, UNKNOWN, WRONG, dac, episode
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import ScriptedJudge
 
 from rolecast.credit import gae, group_advantages
 from rolecast.methods.dac.credit import Verdicts, differences, evidence_value, generator_reward
@@ -185,10 +186,13 @@ def test_imitation_rows(renderer: Renderer) -> None:
     assert dac().examples([t]) == []  # off by default
 
 
-def test_imitation_only_where_the_evidence_is_sufficient(renderer: Renderer) -> None:
-    method = dac(imitation=0.05)
-    t, _, _ = episode(renderer, [FIRST, STOP], {"*": RIGHT}, method)
-    assert method.examples([t]) == []
+@pytest.mark.parametrize(("sufficient", "rows"), [(1.0, 3), (0.0, 0), (None, 0)])
+def test_imitation_only_where_the_evidence_is_sufficient(renderer: Renderer, sufficient: float | None, rows: int) -> None:
+    method = dac(imitation=0.05, sufficiency="judge", turn_rewards=False)
+    judge = ScriptedJudge(dac_sufficient=[sufficient])
+    answers = {"*": RIGHT, **{f"noisy={n}": OTHER for n in range(3)}}
+    t, _, _ = episode(renderer, [FIRST, STOP], answers, method, judge=judge)
+    assert len(method.examples([t])) == rows
 
 
 # Objectives and their denominators
