@@ -45,11 +45,13 @@ def generator_units(t: Trajectory) -> list[Unit]:
     of = named(t)
     whole = of.get((SUFFICIENT_NAME, t.id))
     units = []
-    for name, kinds, counts in (("evidence", ("", SAMPLE), True), (NOISY, (NOISY,), whole == 1)):
+    for order, (name, kinds, counts) in enumerate((("evidence", ("", SAMPLE), True), (NOISY, (NOISY,), whole == 1))):
         for action in answers(t, *kinds) if counts else ():
             reward = generator_reward(Verdicts(whole, of.get((ABSTAINED, action.id)), of.get((RIGHT, action.id))))
             if reward is not None:
-                units.append(Unit(action.id, (action.id,), reward, "generator", f"{t.id}:{name}", action.id, 0, "generator", t.group, t.id))
+                units.append(
+                    Unit(action.id, (action.id,), reward, "generator", f"{t.id}:{name}", action.id, order, "generator", t.group, t.id)
+                )
     return units
 
 
