@@ -28,6 +28,7 @@ class TeacherErrors(BaseModel):
     stop_early: float = Field(0.0, ge=0, le=1)  # stops though a fact is missing
     wrong_relation: float = Field(0.0, ge=0, le=1)  # asks for another relation of the right entity
     keep_distractors: float = Field(0.0, ge=0, le=1)  # keeps two sentences that were not asked for
+    drop_fact: float = Field(0.0, ge=0, le=1)  # refines another fact of the documents instead of the one that was asked for
 
 
 class Teacher(Protocol):
