@@ -36,6 +36,7 @@ from rolecast.types import (
     mean,
     total,
 )
+from rolecast.world.tokenizer import demo_tokenizer
 
 TASK, SEARCH, DONE = Move("task", "x"), Move("search", "x"), Move("answer", "x")
 SEARCHING, REFINED, EMPTY = Move("search", "x", "y"), Move("answer", "x", "y"), Move("answer", "x", "")
@@ -122,6 +123,7 @@ DIRECT = {"planner": [ANSWER]}
 ONE_BAD = {**SCRIPT, "executor": [*worked(MENTOR), said("search", EMPLOYER.query), said("answer", "Kel Dax")]}
 BROKEN = {**SCRIPT, "planner": [INVALID, *PLANNER]}
 UNREFINED = {**SCRIPT, "executor": [*worked(MENTOR), said("search", EMPLOYER.query), refined("", "answer", "Kel Dax")]}
+PREMATURE = {**SCRIPT, "executor": [refined("Kel Dax", "answer", "Vrek Stom"), *worked(MENTOR), *worked(EMPLOYER)]}
 
 
 @pytest.mark.parametrize(
@@ -133,6 +135,7 @@ UNREFINED = {**SCRIPT, "executor": [*worked(MENTOR), said("search", EMPLOYER.que
         (ONE_BAD, 1.0, 1.0, [1.0, 0.0], 0.0),
         (BROKEN, 1.0, 0.0, [1.0, 1.0], 1.0),
         (UNREFINED, 1.0, 1.0, [1.0, 1.0], 0.0),
+        (PREMATURE, 1.0, 1.0, [0.0, 1.0], 1.0),  # what refines nothing that was read is no move, as `act` read it
     ],
 )
 def test_what_an_episode_earns(
@@ -226,6 +229,17 @@ def test_an_executor_that_failed_of_what_no_role_is_to_blame_for_is_left_out(ren
     assert (unscored.on, unscored.reason) == (t.threads[1].actions[-1].id, "unscored: its context was full or its search failed")
     alone = finished(1.0, 1.0, [None], 0.0)  # and where it was the only one there is none left
     assert coda().reward(alone) == 4.0
+
+
+def test_a_reply_to_a_template_that_opens_the_thoughts_is_scored_as_it_was_read() -> None:
+    tokenizer = demo_tokenizer()
+    tokenizer.chat_template = tokenizer.chat_template.replace("'<|assistant|>'", "'<|assistant|><think>\\n'")
+    renderer = Renderer(tokenizer)
+    assert renderer.opening == "<think>\n"
+    begun = {role: [line.removeprefix("<think>") for line in lines] for role, lines in SCRIPT.items()}
+    t, _ = episode(renderer, {**begun, "planner": [begun["planner"][0], *PLANNER[1:]]})
+    assert all(action.valid for action in t.actions)
+    assert (earned(t, "format.planner"), earned(t, "format.executor")) == ([1.0], [1.0, 1.0])
 
 
 def test_an_executor_that_ran_out_of_turns_is_not_right(renderer: Renderer) -> None:

@@ -60,6 +60,14 @@ def test_without_errors_its_episodes_are_right_and_well_formed(variant: str) -> 
     assert max(len(thread.ids) for t in episodes for thread in t.threads) <= PRESET.model.max_context - limit
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_its_last_turn_is_an_answer(variant: str) -> None:
+    method = Coda(method_of(variant).config.model_copy(update={"max_turns": 3}))
+    episodes = played(method, count=60)
+    assert max(len(thread.actions) for t in episodes for thread in t.threads) == 3
+    assert all(t.answer is not None for t in episodes)
+
+
 def test_with_the_demos_errors_much_is_left_to_learn() -> None:
     errors = PRESET.sft("sft").errors
     assert score(played(method_of(), errors, 2 * COUNT)) <= 0.4
