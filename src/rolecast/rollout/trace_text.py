@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator
 from rolecast.tags import left_open
 from rolecast.types import Action, Passage, Thread, Trajectory
 
-SAID = {"think": "thinks", "search": "searches", "filter": "keeps", "facts": "condenses", "answer": "answers"}
+SAID = {
+    "think": "thinks",
+    "search": "searches",
+    "filter": "keeps",
+    "refine": "keeps",
+    "task": "asks for",
+    "facts": "condenses",
+    "answer": "answers",
+}
 DOCUMENTS = "documents"
 WIDTH = 11  # of the left column
 Mark = Callable[[str], str]

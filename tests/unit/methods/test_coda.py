@@ -11,7 +11,6 @@ from coda_episodes import ANSWER, DOCUMENTS, INVALID, MONOLITH, NESTED, PLANNER,
 from pydantic import ValidationError
 from scripted import EMPLOYER, MENTOR, RIVAL, TWO_HOPS, ScriptedEngine, TableRetriever, passage, play, prompt_of, said
 
-from rolecast.config import RunConfig
 from rolecast.errors import EngineError
 from rolecast.methods.coda import CodaConfig
 from rolecast.methods.coda.moves import Move, read
@@ -276,9 +275,3 @@ def test_one_level_is_the_same_whether_or_not_a_second_may_be_had(renderer: Rend
 def test_config_is_closed_and_checked(bad: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         CodaConfig(**bad)
-
-
-def test_prompts_alone_are_a_run_without_sft() -> None:
-    """The untrained team: the model that sft ends with is the start."""
-    config = RunConfig.model_validate({"method": {"name": "coda"}, "stages": {"sft": {"steps": 0}}})
-    assert config.sft("sft").steps == 0

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from rolecast.config import make_config
-from rolecast.schedule import digest
-from rolecast.stages import tasks
+from rolecast.stages.evaluate import evaluate
+from rolecast.stages.inputs import inputs
+from rolecast.stages.run import prepare
+from rolecast.stages.train import train
 
 CONFIG: dict[str, Any] = {
     "name": "tiny",
@@ -43,10 +45,10 @@ def torch_as_it_was() -> Iterator[None]:
 @pytest.mark.parametrize("variant", OPTIONS)
 def test_a_whole_run(variant: str, tmp_path: Path) -> None:
     config = make_config({**CONFIG, "method": {**CONFIG["method"], **OPTIONS[variant]}}, "here")
-    run = tasks.prepare(str(tmp_path / "run"), config.model_dump_json(), digest(config.schedule))
+    run = prepare(str(tmp_path / "run"), config, inputs)
     for stage in config.schedule:
-        tasks.train(run, stage.name, stage.kind)
-        tasks.evaluate(run, stage.name)
+        train(run, stage.name)
+        evaluate(run, stage.name)
     rows = [json.loads(line) for line in (tmp_path / "run" / "rl" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert all(row["grad_norm"] > 0 and row["method/context/" + ROLES[variant][0]] > 0 for row in rows[1:])
@@ -57,3 +59,15 @@ def test_a_whole_run(variant: str, tmp_path: Path) -> None:
         figures = result["method"]
         assert {role for role in ROLES[variant] if f"context/{role}/max" in figures} >= set(ROLES[variant][:1])
         assert ("executors" in figures) == (variant != "monolithic")
+
+
+def test_prompts_alone_are_a_run_without_training(tmp_path: Path) -> None:
+    """The ablation of 4.3.2: what SFT without a step ends with is the model that it starts from."""
+    stages = {**CONFIG["stages"], "sft": {"steps": 0}}
+    config = make_config({**CONFIG, "method": {**CONFIG["method"], "prompts": "instruct"}, "model": {**CONFIG["model"], "max_context": 4096},
+                          "stages": stages}, "here")  # fmt: skip
+    run = prepare(str(tmp_path / "run"), config, inputs)
+    train(run, "sft")
+    evaluate(run, "sft")
+    result = json.loads((tmp_path / "run" / "eval" / "sft" / "result.json").read_text())
+    assert (result["n"], result["status"], result["valid"]) == (8, {"ok": 8}, 0.0)  # it speaks at random
