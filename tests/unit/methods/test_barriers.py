@@ -24,7 +24,6 @@ from rolecast.methods.search_r1.state import SearchR1State
 from rolecast.rollout.render import Renderer
 from rolecast.types import Action, Gold, Hop, Observation, Passage, Question, Trajectory
 
-METHODS = sorted(known())
 STYLES = ("instruct", "compact")
 CANARY = re.compile(r"zq\w+qz")
 
@@ -93,12 +92,20 @@ TABLE = [
 ]
 
 
+METHODS = sorted({cell.method for cell in TABLE})
+
+
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("cell", TABLE, ids=lambda cell: f"{cell.method}-{cell.role}")
 def test_a_prompt_holds_exactly_what_its_role_sees(renderer: Renderer, cell: Cell, style: str) -> None:
     method = method_of(cell.method, style)
     _, text = renderer.prompt(method.messages(method.roles[cell.role], state_of(cell.method)))
     assert canaries_in(text) == cell.allowed(style)
+
+
+def test_every_method_is_in_this_table_or_has_one_of_its_own() -> None:
+    own = {path.stem.removeprefix("test_").removesuffix("_barriers") for path in Path(__file__).parent.glob("test_*_barriers.py")}
+    assert {name for name in known() if find(name).__module__.startswith("rolecast.methods.")} == own | set(METHODS)
 
 
 def test_every_role_of_every_method_is_in_the_table() -> None:
