@@ -2,7 +2,7 @@
 
 `qa` compares answers with gold answers. `reward:NAME` takes the method's own reward of that name: a rubric's score of a long
 report, or what a stage that trains a planner alone rewards it with. Released code may count less than we do: `qa+answered` leaves out
-episodes without an answer, `qa+spans` leaves questions of yes or no out of F1, `qa+answered+spans` does both.
+episodes without an answer, `qa+spans` leaves yes and no out of F1, `qa+answered+spans` does both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rolecast.errors import InputError
-from rolecast.rewards.text import cover_exact_match, exact_match, token_f1, yes_or_no
+from rolecast.rewards.text import SPECIAL, cover_exact_match, exact_match, normalize, token_f1
 from rolecast.types import Trajectory
 
 Scores = Mapping[str, float | None]  # of one episode; None is unscored
@@ -68,7 +68,9 @@ def _answered(t: Trajectory, scores: Scores) -> Scores:
 
 
 def _spans(t: Trajectory, scores: Scores) -> Scores:
-    return {**scores, "f1": None} if yes_or_no(t.question.gold.answers) else scores
+    """M-ASK's code leaves out what says yes, no or noanswer where every gold does; another answer to such a question counts as 0."""
+    said = [t.answer, *t.question.gold.answers]
+    return {**scores, "f1": None} if all(text is not None and normalize(text) in SPECIAL for text in said) else scores
 
 
 def _reward(t: Trajectory, name: str) -> float | None:

@@ -44,18 +44,25 @@ def about(answer: str | None, gold: str) -> Trajectory:
 @pytest.mark.parametrize(
     ("name", "expected", "n"),
     [
-        # a right name, half of one, a right yes, a wrong no, and an episode that failed
-        ("qa", {"em": 2 / 5, "f1": (1 + 2 / 3 + 1 + 0 + 0) / 5}, 5),
-        ("qa+answered", {"em": 2 / 4, "f1": (1 + 2 / 3 + 1 + 0) / 4}, 4),
-        ("qa+spans", {"em": 2 / 5, "f1": (1 + 2 / 3 + 0) / 3}, 5),
-        ("qa+answered+spans", {"em": 2 / 4, "f1": (1 + 2 / 3) / 2}, 4),
+        # a right name, half of one, a right yes, a wrong yes, a name where the gold is no, and an episode that failed
+        ("qa", {"em": 2 / 6, "f1": (1 + 2 / 3 + 1 + 0 + 0 + 0) / 6}, 6),
+        ("qa+answered", {"em": 2 / 5, "f1": (1 + 2 / 3 + 1 + 0 + 0) / 5}, 5),
+        ("qa+spans", {"em": 2 / 6, "f1": (1 + 2 / 3 + 0 + 0) / 4}, 6),
+        ("qa+answered+spans", {"em": 2 / 5, "f1": (1 + 2 / 3 + 0) / 3}, 5),
     ],
 )
 def test_what_released_code_leaves_out_is_a_task_of_its_own(name: str, expected: dict[str, float], n: int) -> None:
-    done = [about("Kel Dax", "Kel Dax"), about("Kel", "Kel Dax"), about("yes", "Yes."), about("yes", "no"), about(None, "Kel Dax")]
+    done = [
+        about("Kel Dax", "Kel Dax"),
+        about("Kel", "Kel Dax"),
+        about("yes", "Yes."),
+        about("yes", "no"),
+        about("Kel", "no"),
+        about(None, "Kel Dax"),
+    ]
     found = summarize(done, 0, 100, find(name))
     assert {score: found[score] for score in ("em", "f1")} == pytest.approx(expected)
-    assert (found["task"], found["headline"], found["n"], found.get("unscored", 0)) == (name, "em", n, 5 - n)
+    assert (found["task"], found["headline"], found["n"], found.get("unscored", 0)) == (name, "em", n, 6 - n)
 
 
 def test_of_nothing_scored_there_is_no_score_and_no_interval() -> None:

@@ -36,7 +36,11 @@ def test_roles_speak_in_the_order_of_algorithm_1_and_probes_come_after(renderer:
 
 def test_each_observation_is_what_its_role_is_to_read(renderer: Renderer) -> None:
     t, _, _ = episode(renderer)
-    asked, first, second = f"question: {TWO_HOPS.text}", f"\n t1 {MENTOR.query}: {MENTOR.sentence}", f"\n t2 {EMPLOYER.query}: {EMPLOYER.sentence}"
+    asked, first, second = (
+        f"question: {TWO_HOPS.text}",
+        f"\n t1 {MENTOR.query}: {MENTOR.sentence}",
+        f"\n t2 {EMPLOYER.query}: {EMPLOYER.sentence}",
+    )
     start, waiting = f"\n t1 {MENTOR.query}: unknown", f"\n t2 {OPEN}: unknown"
     expected = [
         f"planning {asked}",
@@ -142,7 +146,7 @@ def only(t: Any) -> list[tuple[str, bool]]:
 @pytest.mark.parametrize(
     ("role", "lines", "told"),
     [
-        ("planning", ["Kel Dax"], []),
+        ("planning", ["Kel Dax"], [(TWO_HOPS.text, UNKNOWN)]),
         ("planning", [f"<q1>{MENTOR.query}</q1><a1>unknown</a1>"], [(MENTOR.query, UNKNOWN)]),
         ("summary", ["", SCRIPT["summary"][1]], None),
         ("update", ["t1", SCRIPT["update"][1]], None),
@@ -162,7 +166,9 @@ def test_a_reply_of_an_illegal_form_never_ends_the_episode(
         assert pairs(states(t, "search")[0]) == told
 
 
-@pytest.mark.parametrize(("said", "asked"), [("Brol Tan", "Brol Tan"), ("<search>Brol Tan", "Brol Tan"), ("<search> Brol Tan <end>", "Brol Tan")])
+@pytest.mark.parametrize(
+    ("said", "asked"), [("Brol Tan", "Brol Tan"), ("<search>Brol Tan", "Brol Tan"), ("<search> Brol Tan <end>", "Brol Tan")]
+)
 def test_a_search_of_an_illegal_form_is_searched_for(renderer: Renderer, said: str, asked: str) -> None:
     t, _, retriever = episode(renderer, {**SCRIPT, "search": [said, *SCRIPT["search"][1:]]})
     assert [query for query, _ in retriever.asked] == [asked, EMPLOYER.query]
@@ -258,6 +264,15 @@ def test_without_planning_the_trajectory_starts_empty(renderer: Renderer) -> Non
     assert only(t) == []
 
 
+def test_the_trajectory_may_start_with_the_question_and_plannings_answer_as_it_is_released(renderer: Renderer) -> None:
+    script = {**SCRIPT, "planning": [plan((MENTOR.query, UNKNOWN), answer="Kel")], "update": [tagged("Update", "t1"), tagged("Add", "t2")]}
+    t, engine, _ = episode(renderer, script, mask(starts_with="question"))
+    assert [pairs(state) for state in states(t, "search")] == [[(TWO_HOPS.text, "Kel")], [FIRST], [FIRST, SECOND]]
+    assert engine.speakers == ["planning", *TURN, *TURN, "search", "answer", "answer"]
+    assert next(reward.value for reward in t.rewards if reward.name == "f1") == pytest.approx(2 / 3)  # planning is still rewarded
+    assert {unit.tag for unit in mask().credit([t])} >= {"planning"}
+
+
 def test_without_knowledge_management_documents_are_appended_as_they_are(renderer: Renderer) -> None:
     method = mask(knowledge=False)
     t, _, _ = episode(renderer, method=method)
@@ -275,7 +290,9 @@ def test_update_may_be_shown_the_latest_answer_as_it_is_released(renderer: Rende
         t, _, _ = episode(renderer, lines, mask(update_sees=sees))
         assert t.answer == "Kel Dax"
         shown[sees] = [state.predicted for state in states(t, "update")]
-        assert [f"answer: {said}\n" in prompt_of(thread) for thread, said in zip(t.threads_of("update"), shown[sees], strict=True)] == [True] * 2
+        assert [f"answer: {said}\n" in prompt_of(thread) for thread, said in zip(t.threads_of("update"), shown[sees], strict=True)] == [
+            True
+        ] * 2
     assert shown == {"first": [UNKNOWN, UNKNOWN], "latest": [UNKNOWN, "Vrek Stom"]}
 
 
@@ -322,7 +339,11 @@ def test_one_reward_for_all_does_not_add_up(credit: str) -> None:
 
 
 def test_figures_of_an_episode(renderer: Renderer) -> None:
-    added = {**SCRIPT, "planning": [plan((MENTOR.query, UNKNOWN), answer="Kel Dax")], "update": [tagged("Update", "t1"), tagged("Add", "t2")]}
+    added = {
+        **SCRIPT,
+        "planning": [plan((MENTOR.query, UNKNOWN), answer="Kel Dax")],
+        "update": [tagged("Update", "t1"), tagged("Add", "t2")],
+    }
     cut = {**SCRIPT, "search": SCRIPT["search"][:1], "answer": [answered("no")]}
     method = mask()
     group = [episode(renderer, added, method)[0], episode(renderer, cut, mask(max_turns=1), member=1)[0]]

@@ -121,7 +121,7 @@ LINES: Mapping[str, Sequence[str]] = {
 
 
 def played(renderer: Renderer, style: str, lines: Mapping[str, Sequence[str]] = LINES, **options: Any) -> Trajectory:
-    t, engine, _ = episode(renderer, lines, mask(prompts=style, **options), QUESTION, FOUND)
+    t, _, _ = episode(renderer, lines, mask(prompts=style, **options), QUESTION, FOUND)
     assert (t.status, [action.valid for action in t.actions if not action.valid]) == ("ok", [])
     return t
 

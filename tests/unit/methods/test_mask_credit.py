@@ -68,9 +68,7 @@ def test_an_answer_is_worth_its_f1_and_of_yes_and_no_its_match(answer: str | Non
 
 def test_equations_2_and_3(renderer: Renderer) -> None:
     t = play(renderer, ["Vrek", "Kel Dax Kol", "Kel Dax"], first="Kel")
-    assert earned(t, "f1") == pytest.approx(
-        {"planning.t=0": 2 / 3, "probe/answer.t=1": 0.0, "probe/answer.t=2": 4 / 5, "answer.t=3": 1.0}
-    )
+    assert earned(t, "f1") == pytest.approx({"planning.t=0": 2 / 3, "probe/answer.t=1": 0.0, "probe/answer.t=2": 4 / 5, "answer.t=3": 1.0})
     gains = {1: -2 / 3, 2: 4 / 5, 3: 1 / 5}
     expected = {f"{role}.t={turn}": gain for turn, gain in gains.items() for role in ("search", "summary", "update")}
     assert earned(t, "gain") == pytest.approx({**expected, "search.t=4": 0.0})
@@ -187,30 +185,38 @@ def test_final_rewards_give_every_reply_the_last_answers_f1(renderer: Renderer) 
 FAULTY: Mapping[str, Sequence[str]] = {**SCRIPT, "update": ["Update t1", SCRIPT["update"][1]]}
 
 
-def test_a_fault_earns_minus_one_and_the_others_what_came_of_it(renderer: Renderer) -> None:
+def test_a_fault_costs_one_and_the_others_earn_what_came_of_it(renderer: Renderer) -> None:
     t, _, _ = episode(renderer, FAULTY)
     assert returns(t) == pytest.approx({**table(0, [(0, 0), (1, 1)], 0), "update.t=1": -1})
 
 
-def test_a_faulty_answer_earns_minus_one_and_is_measured_all_the_same(renderer: Renderer) -> None:
+def test_a_faulty_answer_costs_one_and_is_measured_all_the_same(renderer: Renderer) -> None:
     t, _, _ = episode(renderer, {**SCRIPT, "answer": ["Kel Dax", answered("Vrek Stom")]})
-    assert returns(t) == pytest.approx({**table(0, [(0, 0), (1, 1)], 0), "answer.t=2": -1})
+    assert returns(t) == pytest.approx({**table(0, [(0, 0), (1, 1)], 0), "answer.t=2": 1 - 1})
+    final, _, _ = episode(renderer, {**SCRIPT, "answer": ["Kel Dax"]}, mask(rewards="final"))
+    assert returns(final, rewards="final")["answer.t=2"] == 0
+    assert returns(final, rewards="final")["search.t=1"] == 1
 
 
 def test_across_steps_no_earlier_reply_is_to_blame_for_a_fault(renderer: Renderer) -> None:
     t, _, _ = episode(renderer, FAULTY)
-    assert returns(t, credit="across_steps") == pytest.approx({**table(0, [(1, 0), (1, 1)], 0), "update.t=1": -1})
+    assert returns(t, credit="across_steps") == pytest.approx({**table(0, [(1, 0), (1, 1)], 0), "update.t=1": 1 - 1})
 
 
 def test_across_steps_the_gain_of_a_turn_of_faults_goes_to_the_replies_before(renderer: Renderer) -> None:
-    script = {**SCRIPT, "search": [SCRIPT["search"][0], EMPLOYER.query, END], "summary": [SCRIPT["summary"][0], "x"], "update": [SCRIPT["update"][0], "x"]}
+    script = {
+        **SCRIPT,
+        "search": [SCRIPT["search"][0], EMPLOYER.query, END],
+        "summary": [SCRIPT["summary"][0], "x"],
+        "update": [SCRIPT["update"][0], "x"],
+    }
     t, _, _ = episode(renderer, script)
-    expected = {**table(0, [(1, 0), (0, 1)], 0), **{f"{role}.t=2": -1.0 for role in LOOP}}
+    expected = {**table(0, [(1, 0), (1 - 1, 1)], 0)}
     assert returns(t, credit="across_steps") == pytest.approx(expected)
     first = {**script, "search": [MENTOR.query, *SCRIPT["search"][1:]], "summary": ["x", "x"], "update": ["x", "x"]}
     t, _, _ = episode(renderer, first)
     assert {name: value for name, value in returns(t, credit="across_steps").items() if name.endswith("t=1")} == pytest.approx(
-        {"probe/answer.t=1": 0.0, "search.t=1": -1.0, "summary.t=1": -1.0, "update.t=1": -1.0}
+        {"probe/answer.t=1": 0.0, "search.t=1": 1 - 1, "summary.t=1": 1 - 1, "update.t=1": 1 - 1}
     )
 
 
@@ -281,7 +287,9 @@ def test_where_the_critic_foresees_every_return_there_is_no_advantage(renderer: 
 
 def test_an_unscored_reply_gives_no_unit_and_never_zero() -> None:
     action = Action("g.0/planning.t=0#0", (1,), (0.0,), "v", PLAN, "stop")
-    t = Trajectory("g.0", TWO_HOPS, "g", 0, "mask", 0, threads=[Thread("g.0/planning.t=0", "planning", "shared", key="t=0", turns=[action])])
+    t = Trajectory(
+        "g.0", TWO_HOPS, "g", 0, "mask", 0, threads=[Thread("g.0/planning.t=0", "planning", "shared", key="t=0", turns=[action])]
+    )
     t.rewards = [Reward("f1", action.id, float("nan"))]
     for credit in ("per_response", "across_steps", "faithful_eq5"):
         assert mask(credit=credit).credit([t]) == []

@@ -26,6 +26,7 @@ TEXT = st.text(st.sampled_from("ab <>/123\nq"), max_size=30)
         ("<q1>a</q1><predicted_answer>c</predicted_answer>", [], "c", False),
         ("<predicted_answer>c</predicted_answer>", [], "c", False),
         ("<q1>a</q1><a1>b</a1><predicted_answer>c", [("a", "b")], "c", False),
+        ("<q1>a</q1><a1>b</a1><q2>a</q2><a2>d</a2><predicted_answer>c</predicted_answer>", [("a", "b"), ("a", "d")], "c", False),
         ("c", [], "unknown", False),
         ("", [], "unknown", False),
     ],
@@ -33,6 +34,19 @@ TEXT = st.text(st.sampled_from("ab <>/123\nq"), max_size=30)
 def test_plans(text: str, steps: list[tuple[str, str]], answer: str, legal: bool) -> None:
     found = read_plan(text)
     assert ([(s.query, s.answer) for s in found.content.steps], found.content.answer, found.legal) == (steps, answer, legal)
+
+
+@pytest.mark.parametrize(("count", "legal"), [(1, True), (5, True), (6, False)])
+def test_a_plan_has_five_steps_at_most(count: int, legal: bool) -> None:
+    steps = "".join(f"<q{n}>q {n}</q{n}><a{n}>unknown</a{n}>" for n in range(1, count + 1))
+    found = read_plan(f"{steps}<predicted_answer>unknown</predicted_answer>")
+    assert (len(found.content.steps), found.legal) == (count, legal)
+
+
+@pytest.mark.parametrize(("count", "legal"), [(1, True), (75, True), (76, False)])
+def test_evidence_has_75_words_at_most(count: int, legal: bool) -> None:
+    found = read_summary(f"<evidence> {'word ' * count}</evidence>")
+    assert (len(found.content.split()), found.legal) == (count, legal)
 
 
 @pytest.mark.parametrize(
@@ -87,10 +101,10 @@ def test_summaries(text: str, evidence: str, legal: bool) -> None:
         ("<Add>t5</Add>", 4, False),
         ("<update>t1</update>", 4, False),
         ("<Update>1</Update>", 4, False),
-        ("<Update>t2</Add>", 2, False),
-        ("<Update>t2", 2, False),
-        ("<Update>t2 with A is B</Update>", 2, False),
-        ("I say <Update>t2</Update>", 2, False),
+        ("<Update>t2</Add>", 4, False),
+        ("<Update>t2", 4, False),
+        ("<Update>t2 with A is B</Update>", 4, False),
+        ("I say <Update>t2</Update>", 4, False),
         ("t2", 4, False),
         ("", 4, False),
         ("<Update>t" + "9" * 9000 + "</Update>", 4, False),

@@ -46,7 +46,7 @@ def share(values: list[bool]) -> float:
     return sum(values) / len(values)
 
 
-@pytest.mark.parametrize("options", [{}, {"planning": False}, {"update_sees": "latest"}])
+@pytest.mark.parametrize("options", [{}, {"planning": False}, {"starts_with": "question"}, {"update_sees": "latest"}])
 def test_without_errors_it_is_right(own: Renderer, options: dict[str, Any]) -> None:
     done = played(own, mask(max_tokens=48, **options))
     assert sum(map(right, done)) / EPISODES >= 0.98
@@ -95,7 +95,9 @@ def places(t: Trajectory) -> list[str]:
     for thread, state in zip(t.threads_of("update"), states(t, "update"), strict=True):
         chain = t.question.gold.chain
         asked = [n for n, hop in enumerate(chain) if hop.query == state.query]
-        right = [n for n, step in enumerate(state.trajectory, 1) if step.open and any(step.query == sub_question(chain, at) for at in asked)]
+        right = [
+            n for n, step in enumerate(state.trajectory, 1) if step.open and any(step.query == sub_question(chain, at) for at in asked)
+        ]
         if right:
             text = thread.actions[0].text
             found.append("add" if "<Add>" in text else "right" if f"t{right[0]}<" in text else "overwrite")
@@ -103,7 +105,7 @@ def places(t: Trajectory) -> list[str]:
 
 
 def test_it_adds_instead_of_replacing_at_its_rate(own: Renderer) -> None:
-    assert set(place for t in played(own) for place in places(t)) == {"right"}
+    assert {place for t in played(own) for place in places(t)} == {"right"}
     found = [place for t in played(own, add_instead=0.35) for place in places(t)]
     assert share([place == "add" for place in found]) == pytest.approx(0.35, abs=0.08)
     assert "overwrite" not in found
@@ -186,6 +188,8 @@ def test_it_searches_for_the_first_step_that_is_open_or_missing(steps: list[Step
         ([UNASKED, WAITING], "mayor of Brol Tan", "<Add> t3</Add>"),
         ([FIRST, SECOND], MENTOR.query, "<Add> t3</Add>"),
         ([], MENTOR.query, "<Add> t1</Add>"),
+        ([Step(TWO_HOPS.text, UNKNOWN)], MENTOR.query, "<Update> t1</Update>"),
+        ([Step(TWO_HOPS.text, UNKNOWN)], "mayor of Brol Tan", "<Add> t2</Add>"),
     ],
 )
 def test_evidence_goes_to_the_step_that_asks_for_it_or_is_added(steps: list[Step], query: str, said: str) -> None:

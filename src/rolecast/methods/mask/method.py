@@ -13,10 +13,10 @@ from typing import Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from rolecast.methods.base import Method, MethodConfig, imitation
-from rolecast.methods.mask import scoring
-from rolecast.methods.mask.replies import END, Read, read_answer, read_plan, read_search, read_summary, read_update, spoken
+from rolecast.methods.mask import replies, scoring
+from rolecast.methods.mask.replies import END, MOST_STEPS, Plan, Read
 from rolecast.methods.mask.scoring import Credit, moves, turn_key
-from rolecast.methods.mask.state import MaskState, Searched, Step
+from rolecast.methods.mask.state import UNKNOWN, MaskState, Searched, Step
 from rolecast.methods.mask.teacher import MaskTeacher
 from rolecast.methods.registry import register
 from rolecast.ports import Embed, Judge
@@ -26,7 +26,7 @@ from rolecast.teachers.base import Teacher, TeacherErrors
 from rolecast.types import Objective, Passage, PolicyTerm, Question, Reward, Role, Stage, Trajectory, Unit, ValueTerm
 
 T = TypeVar("T")
-NUMBERED = 9  # sub-questions of a plan whose tags a model from scratch knows as one token each
+STEPS = 10  # whose names a model from scratch knows as one token each: of a plan, and of as many turns
 
 
 class MaskConfig(MethodConfig):
@@ -37,7 +37,9 @@ class MaskConfig(MethodConfig):
     # what a reply's return is: its own reward, all gains that follow it, or eq. 5 to the letter (all rewards that follow, of every role)
     credit: Credit = "per_response"
     rewards: Literal["turns", "final"] = "turns"  # eq. 2 and 3, or the last answer's F1 to every reply (an ablation)
-    planning: bool = True  # off: the trajectory starts empty; as the released trainer is shipped
+    planning: bool = True  # off: nobody plans, the trajectory starts empty (an ablation)
+    # what the trajectory starts with: the plan's steps, or the question with planning's answer as its only step, as released
+    starts_with: Literal["plan", "question"] = "plan"
     knowledge: bool = True  # off: neither summary nor update, a search's documents are appended as they are (an ablation)
     update_sees: Literal["first", "latest"] = "first"  # planning's answer, or the answer to the state as it is, as released
     failed: Literal["counted", "dropped"] = "counted"  # questions without an answer in a score; dropped as released
@@ -62,7 +64,7 @@ class Mask(Method):
     trained = True
     config_type = MaskConfig
     presets = ("demo",)
-    words = ("planning", "search", "summary", "update", "answer", "history", *(f"t{n}" for n in range(1, NUMBERED + 1)))
+    words = ("planning", "search", "summary", "update", "answer", "history", *(f"t{n}" for n in range(1, STEPS + 1)))
     config: MaskConfig
 
     def __init__(self, config: MaskConfig) -> None:
@@ -84,8 +86,8 @@ class Mask(Method):
 
     @property
     def tags(self) -> frozenset[str]:
-        """Plans number their tags as far as they need."""
-        numbered = (f"<{slash}{kind}{n}>" for slash in ("", "/") for kind in "qa" for n in range(1, NUMBERED + 1))
+        """A plan numbers its own."""
+        numbered = (f"<{slash}{kind}{n}>" for slash in ("", "/") for kind in "qa" for n in range(1, MOST_STEPS + 1))
         return super().tags | frozenset(numbered)
 
     def teacher(self, errors: TeacherErrors) -> Teacher:
@@ -94,18 +96,24 @@ class Mask(Method):
     async def rollout(self, question: Question, env: Env) -> str | None:
         state = MaskState(question.text)
         if self.config.planning:
-            plan = await self._speak(env, "planning", state, read_plan, 0)
-            state.trajectory, state.predicted = list(plan.steps), plan.answer
+            plan = await self._speak(env, "planning", state, replies.read_plan, 0)
+            state.trajectory, state.predicted = self._first_steps(plan, question.text), plan.answer
         while state.turns < self.config.max_turns:
-            query = await self._speak(env, "search", state, read_search, state.turns + 1)
+            query = await self._speak(env, "search", state, replies.read_search, state.turns + 1)
             if query is None:
                 break
             await self._learn(query, state, env)
             if self._answers_every_turn:
-                state.predicted = await self._speak(env, "answer", state, read_answer, state.turns)
+                state.predicted = await self._speak(env, "answer", state, replies.read_answer, state.turns)
         if state.turns and self._answers_every_turn:
             return state.predicted
-        return await self._speak(env, "answer", state, read_answer, state.turns)
+        return await self._speak(env, "answer", state, replies.read_answer, state.turns)
+
+    def _first_steps(self, plan: Plan, question: str) -> list[Step]:
+        """A reply that plans nothing leaves the question as it is to be searched for."""
+        if self.config.starts_with == "question":
+            return [Step(question, plan.answer)]
+        return list(plan.steps) or [Step(question, UNKNOWN)]
 
     @property
     def _answers_every_turn(self) -> bool:
@@ -120,9 +128,9 @@ class Mask(Method):
             state.trajectory.append(Step(query, _appended(state.documents)))
             state.history.append(Searched(query, ""))
             return
-        state.evidence = await self._speak(env, "summary", state, read_summary, turn)
+        state.evidence = await self._speak(env, "summary", state, replies.read_summary, turn)
         steps = len(state.trajectory)
-        number = await self._speak(env, "update", state, lambda text: read_update(text, steps), turn)
+        number = await self._speak(env, "update", state, lambda text: replies.read_update(text, steps), turn)
         state.trajectory[number - 1 : number] = [Step(query, state.evidence)]
         state.history.append(Searched(query, state.evidence))
 
@@ -131,7 +139,7 @@ class Mask(Method):
         heard: list[Read[T]] = []
 
         def parse(text: str) -> Read[T] | None:
-            heard.append(read(spoken(text)))
+            heard.append(read(replies.spoken(text)))
             return heard[0] if heard[0].legal else None
 
         await self.turn(env, self.roles[role], state, parse, key=turn_key(turn))
@@ -149,7 +157,7 @@ class Mask(Method):
         for move in played:
             if move.role == "search" and 1 < move.turn <= last:
                 try:
-                    await self._speak(env, "answer", trajectory.states[move.action.id], read_answer, move.turn - 1)
+                    await self._speak(env, "answer", trajectory.states[move.action.id], replies.read_answer, move.turn - 1)
                 except Overflow as full:
                     trajectory.status = full.status  # its turn has no gain, so what it said cannot be credited
                     return
@@ -177,7 +185,7 @@ class Mask(Method):
         lasts = [max((move.turn for move in of if move.role == "answer"), default=0) for of in played]
         ended = [any(move.role == "search" and move.turn > last for move in of) for of, last in zip(played, lasts, strict=True)]
         added = ["<Add>" in move.action.text for of in played for move in of if move.role == "update"]
-        shares = {"planning_f1": firsts, "turns": lasts, "ended": ended, "added": added}
+        shares: dict[str, Sequence[float]] = {"planning_f1": firsts, "turns": lasts, "ended": ended, "added": added}
         return {name: fmean(values) for name, values in shares.items() if values}
 
     def schedule(self) -> tuple[Stage, ...]:

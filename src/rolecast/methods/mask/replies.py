@@ -12,6 +12,7 @@ from rolecast.tags import blocks
 
 T = TypeVar("T")
 END = "<end>"
+MOST_STEPS, MOST_WORDS = 5, 75  # of a plan and of evidence, as the authors' code has them
 _PAIR = re.compile(r"<q(\d+)>(.*?)</q\1>\s*<a\1>(.*?)</a\1>", re.DOTALL)
 _CHANGE = re.compile(r"\s*<(Update|Add)>\s*t(\d{1,4})\s*</\1>\s*")
 _THOUGHTS = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
@@ -37,14 +38,17 @@ def spoken(text: str) -> str:
 
 
 def read_plan(text: str) -> Read[Plan]:
-    """`<q1>…</q1><a1>…</a1>` and so on, then `<predicted_answer>`; without the latter the answer is unknown."""
+    """`<q1>…</q1><a1>…</a1>` and so on, then `<predicted_answer>`; without the latter the answer is unknown.
+
+    Legal are up to MOST_STEPS sub-questions, no two of them the same.
+    """
     pairs = _PAIR.findall(text)
     tags = [f"{kind}{number}" for number in range(1, len(pairs) + 1) for kind in "qa"]
     found = blocks(text, *tags, "predicted_answer")
     steps = [Step(query.strip(), answer.strip() or UNKNOWN) for _, query, answer in pairs if query.strip()]
-    legal = bool(pairs) and found is not None and all(found.values())
+    fits = 1 <= len(pairs) <= MOST_STEPS and len({step.query for step in steps}) == len(pairs)
     answer = found["predicted_answer"] if found else _inside(text, "predicted_answer")
-    return Read(Plan(steps, answer or UNKNOWN), legal)
+    return Read(Plan(steps, answer or UNKNOWN), fits and found is not None and all(found.values()))
 
 
 def read_search(text: str) -> Read[str | None]:
@@ -57,23 +61,20 @@ def read_search(text: str) -> Read[str | None]:
 
 
 def read_summary(text: str) -> Read[str]:
-    """The evidence; where nothing can be made of the reply, that there is none."""
+    """The evidence, legal up to MOST_WORDS; where nothing can be made of the reply, that there is none."""
     evidence = _block(text, "evidence")
-    return Read(evidence or _content(text, "evidence") or NOTHING, bool(evidence))
+    return Read(evidence or _content(text, "evidence") or NOTHING, 0 < len(evidence.split()) <= MOST_WORDS)
 
 
 def read_update(text: str, steps: int) -> Read[int]:
     """The number of the step that the evidence goes to: one of the trajectory's `steps`, or the next one, which is new.
 
-    An index that nothing stands under, or that is not the next one, is a fault; then the evidence is added.
+    An index that nothing stands under, or that is not the next one, is a fault; whatever is illegal adds a step.
     """
     change = _CHANGE.fullmatch(text)
-    if change and change[1] == "Update" and 1 <= int(change[2]) <= steps:
-        return Read(int(change[2]), True)
-    if change and change[1] == "Add" and int(change[2]) == steps + 1:
-        return Read(steps + 1, True)
-    named = re.search(r"\bt(\d{1,4})\b", text) if "<Update>" in text else None
-    return Read(int(named[1]) if named and 1 <= int(named[1]) <= steps else steps + 1, False)
+    number = int(change[2]) if change else 0
+    legal = change is not None and (1 <= number <= steps if change[1] == "Update" else number == steps + 1)
+    return Read(number if legal else steps + 1, legal)
 
 
 def read_answer(text: str) -> Read[str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Literal
 
 from rolecast.methods.mask.replies import read_answer, read_plan
@@ -52,7 +51,7 @@ def worth(answer: str | None, golds: Sequence[str]) -> float:
 
 def rewards(t: Trajectory) -> list[Reward]:
     """`f1` on what planning and answer said (eq. 2); `gain`, F1(a_t) − F1(a_{t−1}), on what the other roles said in turn t (eq. 3), 0
-    on `<end>`; `format` on replies of an illegal form. Without planning's answer F1(a₀) is 0.
+    on `<end>`; `format`, −1 on top of it, on replies of an illegal form. Without planning's answer F1(a₀) is 0.
 
     A turn whose answer nobody gave has no `gain`: outside of training only the last one is asked for.
     """
@@ -82,18 +81,15 @@ def _answer_of(move: Move) -> str:
 
 
 def units(t: Trajectory, credit: Credit, final: bool) -> list[Unit]:
-    """One unit for each reply. `final`: instead of its own reward it earns the last answer's F1."""
+    """One unit for each reply, with what it earned and what a fault costs. `final`: all earn the last answer's F1 instead."""
     played = moves(t)
     named = {(reward.name, reward.on): reward.value for reward in t.rewards}
     ends = [move.action.id for move in played if move.role == "answer"]
     outcome = named.get(("f1", ends[-1])) if ends else None
 
     def earned(move: Move) -> float | None:
-        if not move.action.valid:
-            return FAULT
-        if final:
-            return outcome
-        return named.get(("f1" if move.role in SOLVERS else "gain", move.action.id))
+        reward = outcome if final else named.get(("f1" if move.role in SOLVERS else "gain", move.action.id))
+        return None if reward is None else reward + _penalty(move)
 
     if credit == "across_steps":
         return _across_steps(t, played, earned, named)
@@ -110,20 +106,29 @@ def _alone(t: Trajectory, played: Sequence[Move], earned: Earned) -> list[Unit]:
 
 def _across_steps(t: Trajectory, played: Sequence[Move], earned: Earned, named: dict[tuple[str, str], float | None]) -> list[Unit]:
     """Search, summary and update form one return along the episode, to which every turn adds its gain once: from turn t on it is
-    F1(a_T) − F1(a_{t−1}). Planning and answer stand alone, and so does a fault, for which no earlier reply is to blame; the gain of its
-    turn is the last good reply's before.
+    F1(a_T) − F1(a_{t−1}). Planning and answer stand alone. So does a reply of an illegal form, with that return and its penalty, for
+    which no earlier reply is to blame; the gain of its turn is the last good reply's before.
     """
+    loop = [move for move in played if move.role not in SOLVERS]
+    gains = {move.turn: named.get(("gain", move.action.id)) for move in loop}
+    if any(gain is None for gain in gains.values()):  # of an episode that was not played for training
+        return []
     chain: list[tuple[Move, float]] = []
-    for _, of_turn in groupby((move for move in played if move.role not in SOLVERS), key=lambda move: move.turn):
-        spoken = list(of_turn)
-        gain = named.get(("gain", spoken[0].action.id))
-        if gain is None:  # of an episode that was not played for training
-            return []
-        chain += [(move, 0.0) for move in spoken if move.action.valid]
+    alone: list[Unit] = _alone(t, [move for move in played if move.role in SOLVERS], earned)
+    for turn, gain in gains.items():
+        for move in (move for move in loop if move.turn == turn):
+            if move.action.valid:
+                chain.append((move, 0.0))
+            else:
+                ahead = sum(later or 0.0 for number, later in gains.items() if number >= turn)
+                alone.append(_unit(t, move, ahead + FAULT, move.action.id))
         if chain:
-            chain[-1] = (chain[-1][0], chain[-1][1] + gain)
-    alone = [move for move in played if move.role in SOLVERS or not move.action.valid]
-    return [*_alone(t, alone, earned), *(_unit(t, move, reward, f"{t.id}:loop", order) for order, (move, reward) in enumerate(chain))]
+            chain[-1] = (chain[-1][0], chain[-1][1] + (gain or 0.0))
+    return [*alone, *(_unit(t, move, reward, f"{t.id}:loop", order) for order, (move, reward) in enumerate(chain))]
+
+
+def _penalty(move: Move) -> float:
+    return 0.0 if move.action.valid else FAULT
 
 
 def _unit(t: Trajectory, move: Move, reward: float, chain: str, order: int = 0) -> Unit:

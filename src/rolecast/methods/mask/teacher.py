@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 
 from rolecast.methods.mask.replies import END
-from rolecast.methods.mask.state import NOTHING, UNKNOWN, MaskState, Step
+from rolecast.methods.mask.state import NOTHING, UNKNOWN, MaskState
 from rolecast.tags import tagged
 from rolecast.teachers.base import TeacherErrors, best_answer, kept_facts, next_query
-from rolecast.types import Hop, Trajectory
+from rolecast.types import Hop, Question, Trajectory
 from rolecast.world.grammar import Fact, facts_in, rephrased
 
 
@@ -32,7 +32,7 @@ class MaskTeacher:
             kept = kept_facts(state.documents, state.query, self._errors, rng)
             return tagged("evidence", " ".join(kept) or NOTHING)
         if role == "update":
-            number = self._place(state, question.gold.chain, rng)
+            number = self._place(state, question, rng)
             return tagged("Update" if number <= len(state.trajectory) else "Add", f"t{number}")
         unfinished = self._knowledge and any(step.open for step in state.trajectory)
         return tagged("predicted_answer", UNKNOWN if unfinished else best_answer(question, _known(state)))
@@ -48,11 +48,12 @@ class MaskTeacher:
         ]
         return " ".join(settled)
 
-    def _place(self, state: MaskState, chain: Sequence[Hop], rng: random.Random) -> int:
-        """The step that asks for what the query asked for, if it is open; else a new one. Errors: a new one, or another."""
-        steps = state.trajectory
-        asked = [number for number in range(len(chain)) if state.query in _wordings(chain, number)]
-        right = next((place for place, step in enumerate(steps, 1) if _asks(step, asked, chain)), len(steps) + 1)
+    def _place(self, state: MaskState, question: Question, rng: random.Random) -> int:
+        """The open step that asks for what the query asked for, or the whole question; else a new one. Errors: a new one, or another."""
+        steps, chain = state.trajectory, question.gold.chain
+        asked = [_wordings(chain, number) for number in range(len(chain)) if state.query in _wordings(chain, number)]
+        wanted = {question.text}.union(*asked) if asked else set()
+        right = next((place for place, step in enumerate(steps, 1) if step.open and step.query in wanted), len(steps) + 1)
         if right <= len(steps) and rng.random() < self._errors.add_instead:
             return len(steps) + 1
         others = [place for place in range(1, len(steps) + 1) if place != right]
@@ -79,10 +80,6 @@ def sub_question(chain: Sequence[Hop], number: int) -> str:
 
 def _wordings(chain: Sequence[Hop], number: int) -> set[str]:
     return {sub_question(chain, number), chain[number].query, rephrased(chain[number].query)}
-
-
-def _asks(step: Step, hops: Sequence[int], chain: Sequence[Hop]) -> bool:
-    return step.open and any(step.query in _wordings(chain, number) for number in hops)
 
 
 def _known(state: MaskState) -> str:
