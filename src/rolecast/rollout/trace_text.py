@@ -8,7 +8,18 @@ from collections.abc import Callable, Iterator
 from rolecast.tags import left_open
 from rolecast.types import Action, Passage, Thread, Trajectory
 
-SAID = {"think": "thinks", "search": "searches", "filter": "keeps", "facts": "condenses", "answer": "answers"}
+SAID = {
+    "think": "thinks",
+    "search": "searches",
+    "filter": "keeps",
+    "evidence": "keeps",
+    "Update": "replaces",
+    "Add": "adds",
+    "end": "ends",
+    "facts": "condenses",
+    "answer": "answers",
+    "predicted_answer": "answers",
+}
 DOCUMENTS = "documents"
 WIDTH = 11  # of the left column
 Mark = Callable[[str], str]
@@ -56,7 +67,8 @@ def _action(role: str, text: str, valid: bool, mark: Mark) -> Iterator[str]:
     if not blocks:
         yield from _indented(mark(role.ljust(WIDTH)), f"{text.strip()}{'' if valid else '  (not in its form)'}")
     for tag, content in blocks:
-        yield from _indented(mark(role.ljust(WIDTH)), f"{SAID.get(tag, tag)} {' '.join(content.split()) or 'nothing'}")
+        said = " ".join(content.split()) or ("nothing" if f"</{tag}>" in text else "")
+        yield from _indented(mark(role.ljust(WIDTH)), f"{SAID.get(tag, tag)} {said}".rstrip())
 
 
 def _indented(left: str, text: str) -> Iterator[str]:

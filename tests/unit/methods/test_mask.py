@@ -13,6 +13,7 @@ from scripted import EMPLOYER, MENTOR, RIVAL, TWO_HOPS, prompt_of
 from rolecast.methods.mask import MaskConfig
 from rolecast.methods.mask.state import NOTHING, UNKNOWN, Searched
 from rolecast.rollout.render import Renderer
+from rolecast.rollout.trace_text import conversation
 from rolecast.tags import tagged
 from rolecast.types import TOKEN_MEAN, ImitationTerm, PolicyTerm, ValueTerm
 
@@ -351,3 +352,19 @@ def test_figures_of_an_episode(renderer: Renderer) -> None:
         t.states.clear()  # they do not travel
     assert method.diagnostics(group) == pytest.approx({"planning_f1": 0.5, "turns": 1.5, "ended": 0.5, "added": 1 / 3})
     assert method.diagnostics([]) == {}
+
+
+def test_what_the_terminal_shows_of_an_episode(renderer: Renderer) -> None:
+    lines = conversation(episode(renderer, phase="serve")[0]).splitlines()
+    own = [line for line in lines if not line.startswith(("found:", " "))]
+    assert own[:8] == [
+        "planning:  q1 mentor of Brol Tan",
+        "planning:  a1 unknown",
+        "planning:  q2 employer of t1",
+        "planning:  a2 unknown",
+        "planning:  answers unknown",
+        "search:    searches mentor of Brol Tan",
+        "summary:   keeps The mentor of Brol Tan is Vrek Stom.",
+        "update:    replaces t1",
+    ]
+    assert own[-3:] == ["search:    ends", "answer:    answers Kel Dax", "answer:    Kel Dax"]

@@ -122,7 +122,7 @@ LINES: Mapping[str, Sequence[str]] = {
 
 def played(renderer: Renderer, style: str, lines: Mapping[str, Sequence[str]] = LINES, **options: Any) -> Trajectory:
     t, _, _ = episode(renderer, lines, mask(prompts=style, **options), QUESTION, FOUND)
-    assert (t.status, [action.valid for action in t.actions if not action.valid]) == ("ok", [])
+    assert (t.method, t.status, [action.valid for action in t.actions if not action.valid]) == ("mask", "ok", [])
     return t
 
 

@@ -108,6 +108,7 @@ def test_outside_of_training_a_turn_whose_answer_nobody_gave_has_no_gain(rendere
     t, _, _ = episode(renderer, phase="eval")
     assert earned(t, "gain") == {"search.t=3": 0.0}
     assert earned(t, "f1") == {"planning.t=0": 0.0, "answer.t=2": 1.0}
+    assert mask(credit="across_steps").credit([t]) == []
 
 
 @given(st.lists(st.sampled_from(["Kel", "Kel Dax", "Vrek", "Dax Kol"]), min_size=1, max_size=5), st.sampled_from(["unknown", "Kel"]))
