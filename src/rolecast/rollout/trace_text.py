@@ -16,6 +16,11 @@ SAID = {
     "task": "asks for",
     "facts": "condenses",
     "answer": "answers",
+    "evidence": "keeps",
+    "Update": "replaces",
+    "Add": "adds",
+    "end": "ends",
+    "predicted_answer": "answers",
 }
 DOCUMENTS = "documents"
 WIDTH = 11  # of the left column
@@ -67,7 +72,8 @@ def _action(role: str, text: str, valid: bool, mark: Mark) -> Iterator[str]:
     if not blocks:
         yield from _indented(mark(role.ljust(WIDTH)), f"{text.strip()}{'' if valid else '  (not in its form)'}")
     for tag, content in blocks:
-        yield from _indented(mark(role.ljust(WIDTH)), f"{SAID.get(tag, tag)} {' '.join(content.split()) or 'nothing'}")
+        said = " ".join(content.split()) or ("nothing" if f"</{tag}>" in text else "")
+        yield from _indented(mark(role.ljust(WIDTH)), f"{SAID.get(tag, tag)} {said}".rstrip())
 
 
 def _indented(left: str, text: str) -> Iterator[str]:
