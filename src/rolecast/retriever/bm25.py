@@ -14,7 +14,7 @@ from rolecast.errors import InputError
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # bm25s imports JAX where it finds it, and JAX takes three quarters of a GPU's memory
 
-import bm25s  # noqa: E402
+import bm25s
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs its own steps at DEBUG, whatever the root level
 
