@@ -175,7 +175,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("a branch's records lost", "                self._record(part)", "                pass"),
     ],
     "rollout/collect.py": [
-        ("probes in evaluations", 'if env.phase == "train":', "if True:"),
+        ("probes in evaluations", 'if env.phase in method.probed:', "if True:"),
         ("a failing tool ends the batch", "                _spoil(trajectory, error)", "                raise"),
         ("a failing engine spoils an episode", "            except EngineError:\n                raise\n", ""),
         ("a probe beside the rollout's own env", "method.probe(trajectory, env.probe())", "method.probe(trajectory, env)"),

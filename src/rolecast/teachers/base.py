@@ -31,6 +31,8 @@ class TeacherErrors(BaseModel):
     drop_fact: float = Field(0.0, ge=0, le=1)  # refines another fact of the documents instead of the one that was asked for
     add_instead: float = Field(0.0, ge=0, le=1)  # mask's update: adds a step, though one of the trajectory asks for the evidence
     overwrite: float = Field(0.0, ge=0, le=1)  # mask's update: replaces a step that does not ask for the evidence
+    guess: float = Field(0.0, ge=0, le=1)  # answers though the evidence is insufficient and it may abstain
+    abstain: float = Field(0.0, ge=0, le=1)  # abstains though the evidence is sufficient
 
 
 class Teacher(Protocol):

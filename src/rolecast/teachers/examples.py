@@ -22,7 +22,8 @@ def throwaway_episode(method: Method, teacher: Teacher, renderer: Renderer, seed
     rng = stream(seed, "throwaway", number)
     world = draw_throwaway(rng)
     trajectory = Trajectory(f"throwaway-{number}", world.question, "", 0, method.name, seed)
-    env = TeacherEnv(TeacherVoice(), ThrowawayRetriever(world), renderer, trajectory, max_context, teacher=teacher, rng=rng)
+    phase = method.taught[number % len(method.taught)]
+    env = TeacherEnv(TeacherVoice(), ThrowawayRetriever(world), renderer, trajectory, max_context, phase=phase, teacher=teacher, rng=rng)
     try:
         # Nothing in a teacher's episode waits, so the coroutine runs to its end without an event loop.
         trajectory.answer = _run(method.rollout(world.question, env))
