@@ -124,7 +124,9 @@ def _check_objectives(stage: Stage) -> None:
 def _check_roles(stage: Stage, roles: Mapping[str, Role]) -> None:
     if unknown := sorted(set(stage.slots) - set(roles)):
         raise ValueError(f"stage {stage.name!r} gives a slot to {unknown[0]!r}, which is no role; there are {', '.join(roles)}")
-    spoken = {stage.slots.get(name, role.slot) for name, role in roles.items()}
+    if unknown := sorted(set(stage.silent) - set(roles)):
+        raise ValueError(f"stage {stage.name!r} does without {unknown[0]!r}, which is no role; there are {', '.join(roles)}")
+    spoken = {stage.slots.get(name, role.slot) for name, role in roles.items() if name not in stage.silent}
     if mute := sorted(set(stage.trained) - spoken):
         raise ValueError(f"stage {stage.name!r} trains {mute[0]!r}, which no role speaks with in it")
 

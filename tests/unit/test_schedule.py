@@ -118,6 +118,11 @@ def test_slots_and_roles_of_a_stage_are_the_methods() -> None:
         check((Stage("one", "sft", objectives=(ONE,), slots={"frist": "a"}),), ROLES)
     with pytest.raises(ValueError, match="trains 'a', which no role speaks with in it"):
         check((Stage("one", "sft", objectives=(ONE,), slots={"first": "b"}),), ROLES)
+    check((Stage("one", "rl", objectives=(ONE,), silent=("second",)),), ROLES)
+    with pytest.raises(ValueError, match="trains 'a', which no role speaks with in it"):
+        check((Stage("one", "rl", objectives=(ONE,), silent=("first",)),), ROLES)
+    with pytest.raises(ValueError, match="does without 'frist', which is no role; there are first, second"):
+        check((Stage("one", "rl", objectives=(ONE,), silent=("frist",)),), ROLES)
 
 
 @pytest.mark.parametrize(

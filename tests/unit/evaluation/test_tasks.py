@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rolecast.errors import InputError
 from rolecast.evaluation.metrics import summarize
 from rolecast.evaluation.table import results_table
-from rolecast.evaluation.tasks import QA, find, means
+from rolecast.evaluation.tasks import QA, find, means, together
 from rolecast.types import Gold, Question, Reward, RubricItem, Trajectory
 
 
@@ -35,6 +37,29 @@ def test_a_methods_own_reward_is_a_task_and_unscored_is_never_zero() -> None:
     assert (result["headline"], result["n"], result["unscored"]) == ("rubric", 2, 2)
     assert result["ci95"][0] <= result["rubric"] <= result["ci95"][1]
     assert result["by_hops"]["1"]["rubric"] == pytest.approx(0.6)
+
+
+def test_tasks_together_have_all_scores_and_the_first_ones_headline() -> None:
+    done = [episode("The The", 0.25), episode("no", 0.75), episode("no")]
+    both = together(["qa", "reward:rubric"])
+    assert (both.name, both.headline, both.others) == ("qa+reward:rubric", "em", ("rubric",))
+    assert means(both, done) == {**means(QA, done), "rubric": 0.5}
+    result, alone, rubric = (summarize(done, 0, 100, task) for task in (both, QA, find("reward:rubric")))
+    assert {name: result[name] for name in ("em", "f1", "ci95", "n", "rubric")} == {
+        **{name: alone[name] for name in ("em", "f1", "ci95", "n")}, "rubric": 0.5,
+    }  # fmt: skip
+    assert result["others"] == {"rubric": {name: rubric[name] for name in ("n", "ci95", "unscored")}}
+    assert (rubric["n"], rubric["unscored"]) == (2, 1)
+    assert "others" not in alone
+    head, _, row = results_table({"rl": result}).splitlines()
+    assert head.split()[1:7] == ["EM", "95", "%", "interval", "rubric", "95"]
+    assert row.split()[1:8] == ["33.3", "0.0", "–", "100.0", "50.0", "25.0", "–"]
+
+
+def test_a_question_without_gold_answers_has_no_score_of_answers() -> None:
+    long = replace(episode("a report", 0.5), question=Question("r", "Report.", Gold((), rubric=(RubricItem("says it"),))))
+    assert means(together(["qa", "reward:rubric"]), [long]) == {"rubric": 0.5}
+    assert means(QA, [episode(None), long]) == {"em": 0, "f1": 0, "cem": 0}  # of the one that has golds
 
 
 def test_of_nothing_scored_there_is_no_score_and_no_interval() -> None:
