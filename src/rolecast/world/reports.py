@@ -13,7 +13,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rolecast.seeding import stream
 from rolecast.types import Question, RubricItem
 from rolecast.world.counterfactual import World, build_world
 from rolecast.world.grammar import Fact

@@ -23,8 +23,55 @@ from rolecast.types import RubricItem
 SHIFT = 0.1  # ε of eq. 29
 DIGITS = 4  # of a cosine: an encoder's last bits depend on what a text is encoded with, and equal plans must earn the same
 _EMPTY = frozenset(
-    "and as at be been but by do does did for from had has have if in into is it its of on or so than that their then there these they "
-    "this those to was were what when where which who whom whose will with would".split()
+    [
+        "and",
+        "as",
+        "at",
+        "be",
+        "been",
+        "but",
+        "by",
+        "do",
+        "does",
+        "did",
+        "for",
+        "from",
+        "had",
+        "has",
+        "have",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "its",
+        "of",
+        "on",
+        "or",
+        "so",
+        "than",
+        "that",
+        "their",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "to",
+        "was",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "who",
+        "whom",
+        "whose",
+        "will",
+        "with",
+        "would",
+    ]
 )
 
 
