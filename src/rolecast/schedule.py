@@ -93,8 +93,6 @@ def _check_name(name: str) -> None:
 def _check_data(stage: Stage, prepared: Mapping[str, Stage]) -> None:
     if stage.data == TRAIN:
         return
-    if stage.kind == "sft":
-        raise ValueError(f"stage {stage.name!r} draws from a teacher's throw-away worlds, not from {stage.data!r}: leave its data out")
     if stage.data not in prepared:
         there = ", ".join(map(repr, (TRAIN, *prepared)))
         raise ValueError(

@@ -37,7 +37,7 @@ from scripted import TWO_HOPS, ScriptedEngine, ScriptedJudge, passage, play, pro
 from rolecast.credit import group_advantages
 from rolecast.errors import InputError
 from rolecast.judge.lexical import LexicalJudge
-from rolecast.methods.decomposer import DecomposerConfig
+from rolecast.methods.decomposer import Decomposer, DecomposerConfig
 from rolecast.methods.decomposer.judge import KINDS
 from rolecast.methods.decomposer.rewards import Weights
 from rolecast.methods.registry import make_method
@@ -345,9 +345,13 @@ def test_where_a_report_alone_is_asked_for(renderer: Renderer) -> None:
 # Prepared plans
 
 
-def prepared(renderer: Renderer, **options: Any) -> dict[str, Any]:
-    method = decomposer(**options)
-    cast = method.in_stage(find(method.schedule(), "plans"))
+def planning() -> Decomposer:
+    """As it is played in the stage of plans."""
+    return decomposer().in_stage(find(decomposer().schedule(), "plans"))
+
+
+def prepared(renderer: Renderer) -> dict[str, Any]:
+    cast = planning()
     t, _, _ = episode(renderer, judge=LexicalJudge(), method=cast, member=3)
     kept = cast.prepare(t)
     assert kept is not None
@@ -377,14 +381,41 @@ def test_nothing_of_the_gold_is_prepared(renderer: Renderer) -> None:
 
 def test_what_is_no_plan_is_not_prepared(renderer: Renderer) -> None:
     t, _, _ = episode(renderer, {**SCRIPT, "reviser": ["no"]}, LexicalJudge())
-    assert decomposer().prepare(t) is None
+    assert planning().prepare(t) is None
     t, _, _ = episode(renderer, max_context=20)
-    assert (t.status, decomposer().prepare(t)) == ("length", None)
+    assert (t.status, planning().prepare(t)) == ("length", None)
+
+
+def test_a_first_graph_that_was_mended_is_prepared_all_the_same(renderer: Renderer) -> None:
+    t, _, _ = episode(renderer, {**SCRIPT, "planner": ["no"]}, method=planning())
+    assert planning().prepare(t) is not None
+
+
+def test_a_cold_start_keeps_what_passes_validator_and_parser(renderer: Renderer) -> None:
+    """3.4.1: an endpoint plays every role, and SFT learns the turns of episodes in which all could be read."""
+    method = decomposer(cold_start="gpt")
+    teacher, sft, *others = method.schedule()
+    assert (teacher.name, teacher.kind, teacher.start, teacher.silent) == ("teacher", "rollout", "", ())
+    assert set(teacher.slots.values()) == {"external:gpt"}
+    assert set(teacher.slots) == set(method.roles)
+    assert replace(sft, data="train") == decomposer().schedule()[0]
+    assert sft.data == "teacher"
+    assert others == list(decomposer().schedule()[1:])
+    make_method(method.config)
+    cast = method.in_stage(teacher)
+    t, engine, _ = episode(renderer, judge=LexicalJudge(), method=cast)
+    assert {request.slot for request in engine.requests} == {"external:gpt"}
+    kept = cast.prepare(t)
+    assert kept is not None
+    assert [turn["role"] for turn in kept["turns"]] == ["planner", "reviser", "answerer", "writer"]
+    for broken in ({"planner": ["no"]}, {"reviser": ["no"]}, {"answerer": ["no"]}, {"writer": ["no"]}):
+        t, _, _ = episode(renderer, {**SCRIPT, **broken}, LexicalJudge(), cast)
+        assert cast.prepare(t) is None
 
 
 def test_a_fetched_page_is_prepared_whole(renderer: Renderer) -> None:
     t, _ = fetching(renderer, "1")
-    kept = decomposer().prepare(t)
+    kept = planning().prepare(t)
     assert kept is not None
     assert kept["sources"][0]["text"] == PAGES["long"]
 

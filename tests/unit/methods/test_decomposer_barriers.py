@@ -18,6 +18,7 @@ from rolecast.methods import base
 from rolecast.methods.decomposer import Decomposer, DecomposerConfig
 from rolecast.methods.decomposer.state import Assigned, DecomposerState, Found, Source
 from rolecast.rollout.render import Renderer
+from rolecast.schedule import find
 from rolecast.tags import tagged
 from rolecast.types import Gold, Hop, Observation, Passage, Question, RubricItem, Trajectory
 
@@ -102,6 +103,12 @@ def method_of(style: str, **options: Any) -> Decomposer:
     return Decomposer(DecomposerConfig(prompts=style, snippet_words=1, **options))  # type: ignore[arg-type]
 
 
+def planned(style: str) -> Decomposer:
+    """As it is played in the stage of plans."""
+    method = method_of(style)
+    return method.in_stage(find(method.schedule(), "plans"))
+
+
 @pytest.fixture(params=STYLES)
 def style(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -169,14 +176,14 @@ def test_no_role_ever_reads_gold_or_given_state_or_ids_or_thoughts(played: Traje
 
 
 def test_states_and_prepared_plans_hold_no_gold(played: Trajectory, style: str) -> None:
-    kept = json.dumps(method_of(style).prepare(played))
+    kept = json.dumps(planned(style).prepare(played))
     for text in (kept, *(repr(state) for state in played.states.values())):
         assert not {name for name in canaries_in(text) if name.startswith(("gold", "given"))}
 
 
 def test_a_prepared_plan_hides_the_same(renderer: Renderer, played: Trajectory, style: str) -> None:
     method = method_of(style)
-    given = json.loads(json.dumps(method.prepare(played)))
+    given = json.loads(json.dumps(planned(style).prepare(played)))
     said = {role: lines(style)[role] for role in ("answerer", "writer")}
     t = play(method, replace(QUESTION, given=given), ScriptedEngine(renderer, method, said), Library({}), renderer)
     for role in ("answerer", "writer"):

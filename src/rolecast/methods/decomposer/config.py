@@ -20,6 +20,8 @@ class DecomposerConfig(MethodConfig):
     structure: Structure = "dag"  # of plans; linear (no aggregates) and tree (one parent each) are ablations
     training: Literal["staged", "joint"] = "staged"  # joint: both roles at once on the final report's reward (ablation)
     external: str | None = Field(None, pattern=r"^[\w.-]+$")  # the name of an endpoint that plays the answerer, which is then not trained
+    # the name of an endpoint that plays all roles on train questions first: SFT learns what passes validator and parser
+    cold_start: str | None = Field(None, pattern=r"^[\w.-]+$")
     short_answer: bool = True  # the answer node gives a short answer too; false where questions ask for a report alone
     planner_tokens: int = Field(8192, ge=1)  # of a reply of the planner
     answerer_tokens: int = Field(16384, ge=1)  # of a reply of the answerer

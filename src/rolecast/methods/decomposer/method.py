@@ -7,6 +7,7 @@ their parents' reports and their evidence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -25,6 +26,7 @@ from rolecast.ports import Embed, Judge
 from rolecast.rollout.env import Env, EpisodeEnd
 from rolecast.tags import left_open, trim
 from rolecast.teachers.base import Teacher, TeacherErrors
+from rolecast.teachers.kept import kept_turns
 from rolecast.types import KlTerm, Objective, PolicyTerm, Question, Reward, Role, Slot, Stage, Trajectory, Unit, mean
 
 PLANNING, ANSWERING = ("planner", "reviser"), ("answerer", "writer")
@@ -201,8 +203,11 @@ class Decomposer(Method):
         return units
 
     def prepare(self, trajectory: Trajectory) -> Mapping[str, Any] | None:
-        """The plan with what its searches found, and which sample it was; None for what is no plan."""
+        """The plan with what its searches found, and which sample it was; of a cold start's whole episodes, their turns. None for what
+        is no plan, or has a reply that could not be read."""
         t = trajectory
+        if "answerer" not in self.silent:
+            return kept_turns(t)
         state: DecomposerState | None = t.states.get(t.id)
         if state is None or state.plan is None or t.status != "ok":
             return None
@@ -222,15 +227,19 @@ class Decomposer(Method):
         planner = self._objective("planner", c.planner_lr, c.planner_kl)
         answerer = self._objective("answerer", c.answerer_lr, c.answerer_kl)
         own = PLANNING if c.external else (*PLANNING, *ANSWERING)
+        start: tuple[Stage, ...] = ()
         sft = Stage("sft", "sft", objectives=imitation("sft", "shared"), merges=("shared",), slots=dict.fromkeys(own, "shared"))
+        if c.cold_start:
+            start = (Stage("teacher", "rollout", slots=dict.fromkeys(self.roles, f"external:{c.cold_start}"), task="reward:report"),)
+            sft = replace(sft, data="teacher")
         if c.training == "joint":
             objectives = (planner,) if c.external else (planner, answerer)
-            return (sft, Stage("joint", "rl", "sft", objectives, task="reward:report"))
+            return (*start, sft, Stage("joint", "rl", "sft", objectives, task="reward:report"))
         stage = Stage("planner", "rl", "sft", (planner,), merges=("planner",), task="reward:planner", silent=ANSWERING)
         if c.external:
-            return (sft, stage)
+            return (*start, sft, stage)
         plans = Stage("plans", "rollout", "planner", task="reward:planner", silent=ANSWERING)
-        return (sft, stage, plans, Stage("answerer", "rl", "planner", (answerer,), data="plans", task="reward:answerer"))
+        return (*start, sft, stage, plans, Stage("answerer", "rl", "planner", (answerer,), data="plans", task="reward:answerer"))
 
     def _objective(self, part: str, lr: float, kl: float) -> Objective:
         """GRPO (A.2): clipped ratio and KL to the stage's start in the loss, both a mean over a rollout's action tokens."""
