@@ -65,6 +65,7 @@ class Method(ABC):
     fixed: ClassVar[bool] = False
     package: ClassVar[str]  # the folder with prompts/ and presets/, as `register` finds it
     roles: dict[str, Role]
+    silent: frozenset[str] = frozenset()  # roles that the stage's episodes do without: `rollout` ends before them
 
     def __init__(self, config: MethodConfig) -> None:
         self.config = config
@@ -73,6 +74,12 @@ class Method(ABC):
     def k(self) -> int:
         """Passages of one search; 0 where it does not search."""
         return 0
+
+    @property
+    def measured(self) -> Sequence[str]:
+        """The tasks (`evaluation.tasks`) that all its models are evaluated by, whatever their stages select on; the first has the
+        headline. Empty: each by the task of its stage."""
+        return ()
 
     @property
     def dynamic_sampling(self) -> DynamicSampling:
@@ -118,13 +125,21 @@ class Method(ABC):
         return frozenset(role.slot for role in self.roles.values())
 
     def in_stage(self, stage: Stage, lengths: Mapping[str, int] | None = None) -> Self:
-        """The method with the slots that its roles speak with in this stage, and `lengths`: other limits of tokens for some roles."""
+        """The method as this stage's episodes play it: the slots that its roles speak with, the roles that are silent, and `lengths`,
+        other limits of tokens for some roles."""
         limits = lengths or {}
         cast = copy.copy(self)
         cast.roles = {
             name: replace(role, slot=stage.slots.get(name, role.slot), max_tokens=limits.get(name, role.max_tokens))
             for name, role in self.roles.items()
         }
+        cast.silent = frozenset(stage.silent)
+        return cast
+
+    def whole(self) -> Self:
+        """The method with no role silent, as it is evaluated and served."""
+        cast = copy.copy(self)
+        cast.silent = frozenset()
         return cast
 
     def messages(self, role: Role, state: Any) -> list[Message]:

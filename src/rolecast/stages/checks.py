@@ -15,6 +15,7 @@ from rolecast.judge.lexical import LEXICAL, LexicalJudge
 from rolecast.methods.registry import make_method
 from rolecast.schedule import find
 from rolecast.store.uri import S3
+from rolecast.types import TRAIN
 
 log = logging.getLogger(__name__)
 TRIED = 2  # processes that may share whatever there is, to try out that several train together
@@ -63,7 +64,8 @@ def require_ranks(config: RunConfig, procs: int | None = None) -> None:
 def _check_worlds(config: RunConfig, stages: list[str]) -> None:
     for name in stages:
         settings = config.stages[name]
-        if config.data.world is None and isinstance(settings, SftConfig) and not settings.invented:
+        taught = isinstance(settings, SftConfig) and find(config.schedule, name).data == TRAIN
+        if config.data.world is None and isinstance(settings, SftConfig) and taught and not settings.invented:
             raise InputError(
                 f"stages.{name} imitates a scripted teacher on invented worlds, and this run has data of its own; set stages.{name}.steps "
                 f"to 0 to start from the model as it is, or stages.{name}.invented to true to teach it the form of replies there"

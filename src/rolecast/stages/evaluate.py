@@ -48,7 +48,7 @@ def _evaluate(run: Run, stage: str, folder: Path, found: Found | None) -> None:
     c, about = run.config, environment_of(run)
     prepare_torch(c)
     of = find_trained(c.schedule, stage)
-    method = c.method_in(of)
+    method = c.method_in(of).whole()
     team, speakers = finished_team(run, method, of)
     renderer = Renderer(team.tokenizer, method.tags)
     engine = make_engine(c.engine, speakers, renderer, c.model.max_context, str(Version(c.name, 0, 0, stage)), c.lockstep)
@@ -59,7 +59,7 @@ def _evaluate(run: Run, stage: str, folder: Path, found: Found | None) -> None:
     bar = Progress(f"eval {stage}", len(questions))
     done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], Sampling(0.0), "eval", bar.update)
     shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
-    task = tasks.find(of.task)
+    task = tasks.together(method.measured or (of.task,))
     result = {**summarize(done, c.seed, c.eval.bootstrap, task), "method": dict(method.diagnostics(done))}
     predictions = [
         {

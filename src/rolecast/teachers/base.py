@@ -33,6 +33,9 @@ class TeacherErrors(BaseModel):
     overwrite: float = Field(0.0, ge=0, le=1)  # mask's update: replaces a step that does not ask for the evidence
     guess: float = Field(0.0, ge=0, le=1)  # answers though the evidence is insufficient and it may abstain
     abstain: float = Field(0.0, ge=0, le=1)  # abstains though the evidence is sufficient
+    drop_node: float = Field(0.0, ge=0, le=1)  # leaves a search that is needed out of a plan
+    skip_aggregates: float = Field(0.0, ge=0, le=1)  # plans no aggregates: searches feed the answer
+    skip_point: float = Field(0.0, ge=0, le=1)  # leaves one of a node's key points out of its report
 
 
 class Teacher(Protocol):
