@@ -22,7 +22,7 @@ LAYERS = [  # a module imports those of its own line and of the lines above
     "judge.evidence rollout.scheduler rollout.env wire.coordinator",
     "teachers.base",
     "methods.base",
-    "methods.registry methods.one_answer teachers.examples teachers.drills",
+    "methods.registry methods.untrained methods.one_answer methods.information methods.transcript teachers.examples teachers.drills",
     " ".join(f"methods.{name}" for name in METHODS),
     "judge.lexical judge.openai wire.judge config",
     "coordinator learner rollout",

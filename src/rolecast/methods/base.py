@@ -136,9 +136,10 @@ class Method(ABC):
 
     @property
     def tags(self) -> frozenset[str]:
-        """The tags that the roles' instructions and stop strings name: `<search>`, `</search>`, …"""
+        """The tags that the roles' instructions and stop strings name: `<search>`, `</search>`, `<|end_search_query|>`, …"""
         texts = [text for role in self.roles.values() for text in (_source(type(self), role.name, "instruct"), *role.stop)]
-        return frozenset(f"<{slash}{tag}>" for text in texts for tag in re.findall(r"</?(\w+)>", text) for slash in ("", "/"))
+        pairs = {f"<{slash}{tag}>" for text in texts for tag in re.findall(r"</?(\w+)>", text) for slash in ("", "/")}
+        return frozenset(pairs.union(*(re.findall(r"<\|\w+\|>", text) for text in texts)))
 
     def prompts_fingerprint(self) -> str:
         """Hash of every role's template: two sides with one fingerprint ask alike."""
