@@ -25,7 +25,22 @@ from rolecast.judge.kinds import ANSWER, JudgeKind, Rule
 from rolecast.ports import Embed, Judge
 from rolecast.rollout.env import Env
 from rolecast.teachers.base import Teacher, TeacherErrors
-from rolecast.types import Action, Example, ImitationTerm, Message, Objective, Question, Reward, Role, Slot, Stage, Thread, Trajectory, Unit
+from rolecast.types import (
+    Action,
+    Example,
+    ImitationTerm,
+    Message,
+    Objective,
+    Question,
+    Reward,
+    Role,
+    Slot,
+    Stage,
+    Thread,
+    Trajectory,
+    Unit,
+    endpoint_of,
+)
 
 T = TypeVar("T")
 PromptStyle = Literal["instruct", "compact"]
@@ -108,18 +123,24 @@ class Method(ABC):
 
     @property
     def spoken(self) -> frozenset[Slot]:
-        """The slots that its roles speak with."""
-        return frozenset(role.slot for role in self.roles.values())
+        """The slots of the team that its roles speak with."""
+        return frozenset(role.slot for role in self.roles.values() if endpoint_of(role.slot) is None)
 
-    def in_stage(self, stage: Stage, lengths: Mapping[str, int] | None = None) -> Self:
-        """The method with the slots that its roles speak with in this stage, and `lengths`: other limits of tokens for some roles."""
-        limits = lengths or {}
-        cast = copy.copy(self)
-        cast.roles = {
-            name: replace(role, slot=stage.slots.get(name, role.slot), max_tokens=limits.get(name, role.max_tokens))
+    @property
+    def endpoints(self) -> frozenset[str]:
+        """The names of the endpoints that its other roles speak through."""
+        return frozenset(name for role in self.roles.values() if (name := endpoint_of(role.slot)) is not None)
+
+    def in_stage(self, stage: Stage, lengths: Mapping[str, int] | None = None, cast: Mapping[str, Slot] | None = None) -> Self:
+        """The method with the slots that its roles speak with in this stage. `lengths`: other limits of tokens for some roles; `cast`:
+        others who speak for some."""
+        limits, slots = lengths or {}, {**stage.slots, **(cast or {})}
+        staged = copy.copy(self)
+        staged.roles = {
+            name: replace(role, slot=slots.get(name, role.slot), max_tokens=limits.get(name, role.max_tokens))
             for name, role in self.roles.items()
         }
-        return cast
+        return staged
 
     def messages(self, role: Role, state: Any) -> list[Message]:
         """The prompt of `role` in `state`, from the fields that the role sees."""

@@ -135,8 +135,11 @@ def _asked_to_wait(reply: httpx.Response | None) -> float:
 
 
 def _detail(reply: httpx.Response) -> str:
+    """What the part says of a fault. Some quote the credential that they were shown."""
     try:
         detail = said(reply.json())
     except ValueError:
         detail = None
-    return " ".join((reply.text if detail is None else detail).split())[:500]
+    text = " ".join((reply.text if detail is None else detail).split())
+    credential = reply.request.headers.get("authorization", "").removeprefix("Bearer ")
+    return (text.replace(credential, "[credential]") if credential else text)[:500]

@@ -102,5 +102,7 @@ def draw_block(config: RunConfig, stage: Stage, method: Method, renderer: Render
         rng = stream(config.seed, "drills", number)
         rows = [draw_drill(renderer, rng) for _ in range(count)]
     else:
-        rows = draw_turns(method, method.teacher(c.errors), renderer, config.seed, number, count, c.mix, config.model.max_context)
+        rows = draw_turns(
+            method, method.teacher(c.errors), renderer, config.seed, number, count, c.mix, config.model.max_context, stage.trained
+        )  # fmt: skip
     return deal(rows, c.batch, stream(config.seed, "deal", number))

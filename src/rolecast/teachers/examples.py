@@ -6,14 +6,15 @@ Rows come in blocks: a block is a pure function of (seed, number), so training c
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from rolecast.errors import InputError
 from rolecast.methods.base import Method
 from rolecast.rollout.env import EpisodeEnd
 from rolecast.rollout.render import Renderer
 from rolecast.seeding import stream
 from rolecast.teachers.base import Teacher, TeacherEnv, TeacherVoice
-from rolecast.types import Action, Example, Thread, Trajectory
+from rolecast.types import Action, Example, Slot, Thread, Trajectory
 from rolecast.world.throwaway import ThrowawayRetriever, draw_throwaway
 
 
@@ -32,9 +33,13 @@ def throwaway_episode(method: Method, teacher: Teacher, renderer: Renderer, seed
 
 
 def draw_turns(
-    method: Method, teacher: Teacher, renderer: Renderer, seed: int, block: int, count: int, mix: Mapping[str, float], max_context: int
-) -> list[Example]:
-    """`count` turns of the teacher, roles in the shares of `mix` (empty: as they come)."""
+    method: Method, teacher: Teacher, renderer: Renderer, seed: int, block: int, count: int, mix: Mapping[str, float], max_context: int,
+    slots: Collection[Slot],
+) -> list[Example]:  # fmt: skip
+    """`count` turns of the teacher in roles that speak with `slots`, in the shares of `mix` (empty: as they come).
+
+    `InputError` for a teacher that says what the method cannot read.
+    """
     rows: list[Example] = []
     wanted = {role: round(share * count) for role, share in mix.items()}
     if wanted:
@@ -42,12 +47,23 @@ def draw_turns(
     number = block << 20  # episodes are numbered within their block
     while len(rows) < count:
         for thread in throwaway_episode(method, teacher, renderer, seed, number, max_context).threads:
-            if len(rows) < count and (not wanted or wanted.get(thread.role, 0) > 0):
+            _require_read(method, teacher, thread)
+            if len(rows) < count and thread.slot in slots and (not wanted or wanted.get(thread.role, 0) > 0):
                 rows.append(example_of(thread))
                 if wanted:
                     wanted[thread.role] -= 1
         number += 1
     return rows
+
+
+def _require_read(method: Method, teacher: Teacher, thread: Thread) -> None:
+    """A teacher of another method, or one that does not know a role, would be imitated without a word."""
+    for action in thread.actions:
+        if not action.valid:
+            raise InputError(
+                f"method {method.name}: as {thread.role} its teacher {type(teacher).__name__} says {action.text[:80]!r}, which the method cannot "
+                f"read; let reply() speak in the form of {thread.role}"
+            )
 
 
 def deal(rows: Sequence[Example], batch: int, rng: random.Random) -> list[list[Example]]:
