@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
+from inspect import isabstract
 
 from rolecast.errors import InputError
 from rolecast.methods.base import Method
@@ -34,12 +35,14 @@ def throwaway_episode(method: Method, teacher: Teacher, renderer: Renderer, seed
 
 def draw_turns(
     method: Method, teacher: Teacher, renderer: Renderer, seed: int, block: int, count: int, mix: Mapping[str, float], max_context: int,
-    slots: Collection[Slot],
+    slots: Collection[Slot] | None = None,
 ) -> list[Example]:  # fmt: skip
-    """`count` turns of the teacher in roles that speak with `slots`, in the shares of `mix` (empty: as they come).
+    """`count` turns of the teacher in roles that speak with `slots` (by default all), in the shares of `mix` (empty: as they come).
 
-    `InputError` for a teacher that says what the method cannot read.
+    `InputError` for a teacher of another method, or one that says what this one cannot read.
     """
+    slots = {role.slot for role in method.roles.values()} if slots is None else slots
+    _require_own(method, slots)
     rows: list[Example] = []
     wanted = {role: round(share * count) for role, share in mix.items()}
     if wanted:
@@ -47,8 +50,10 @@ def draw_turns(
     number = block << 20  # episodes are numbered within their block
     while len(rows) < count:
         for thread in throwaway_episode(method, teacher, renderer, seed, number, max_context).threads:
+            if thread.slot not in slots:
+                continue
             _require_read(method, teacher, thread)
-            if len(rows) < count and thread.slot in slots and (not wanted or wanted.get(thread.role, 0) > 0):
+            if len(rows) < count and (not wanted or wanted.get(thread.role, 0) > 0):
                 rows.append(example_of(thread))
                 if wanted:
                     wanted[thread.role] -= 1
@@ -56,8 +61,20 @@ def draw_turns(
     return rows
 
 
+def _require_own(method: Method, slots: Collection[Slot]) -> None:
+    """A method that inherits its teacher may have roles that the teacher does not know: it would speak for them as for others."""
+    owner = next(kind for kind in type(method).__mro__ if issubclass(kind, Method) and "teacher" in vars(kind))
+    if owner is type(method) or isabstract(owner):
+        return
+    known = owner(owner.config_type(name=owner.name)).roles
+    if strange := [role.name for role in method.roles.values() if role.slot in slots and role.name not in known]:
+        raise InputError(
+            f"method {method.name} has the teacher of {owner.name}, which does not know its role {strange[0]}; write {type(method).__name__}.teacher"
+        )
+
+
 def _require_read(method: Method, teacher: Teacher, thread: Thread) -> None:
-    """A teacher of another method, or one that does not know a role, would be imitated without a word."""
+    """What a method cannot read would be imitated without a word."""
     for action in thread.actions:
         if not action.valid:
             raise InputError(

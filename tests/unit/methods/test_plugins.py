@@ -104,7 +104,7 @@ def test_it_is_listed_with_where_it_comes_from(install: Install, capsys: pytest.
 def test_rows_of_sft_are_its_own_teachers(install: Install, tmp_path: Path, renderer: Renderer) -> None:
     install()
     method = registry.make_method(echo(tmp_path).method)
-    [row] = draw_turns(method, method.teacher(TeacherErrors()), renderer, 0, 0, 1, {}, 512, ["shared"])
+    [row] = draw_turns(method, method.teacher(TeacherErrors()), renderer, 0, 0, 1, {}, 512)
     read = renderer.decode([token for token, trained in zip(row.ids, row.trained, strict=True) if not trained])
     said = renderer.decode([token for token, trained in zip(row.ids, row.trained, strict=True) if trained])
     question = read.partition("echo: ")[2].partition("?")[0]

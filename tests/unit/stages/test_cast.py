@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,3 +134,17 @@ def test_a_worker_may_submit_what_an_endpoint_said_and_no_log_probs_for_it(run: 
     answer.turns[-1], answer.slot = said, "shared"
     assert [text for text in faults(lease, [back], allowed) if "in slot shared, which decor does not have" in text]
     assert RENDERER.decode(said.ids) == said.text
+
+
+def test_a_baseline_is_played_by_an_endpoint_alone(far: tuple[str, Endpoint], tmp_path: Path) -> None:
+    c = config(far[0], method={"name": "react", "prompts": "compact"}, cast={"actor": "external:far"}, stages={"sft": {"steps": 0}})
+    run = create(tmp_path / "run", c)
+    inputs(run)
+    train(run, "sft")
+    before = len(far[1].bodies)
+    far[1].replies = ["Thought: x\nAction: Search[mentor]\n", "Thought: y\nAction: Finish[yes]\nObservation: none"]
+    result = json.loads((evaluate(run, "sft") / "result.json").read_text())
+    assert (result["n"], result["status"], result["searches_per_question"]) == (6, {"ok": 6}, pytest.approx(1 / 6))
+    assert len(far[1].bodies) - before == 7
+    rows = [json.loads(line) for line in (run.evaluation("sft") / "predictions.jsonl").read_text().splitlines()]
+    assert {row["answer"] for row in rows} == {"yes"}
