@@ -37,7 +37,7 @@ from rolecast.stages.segments import begin_segment
 from rolecast.stages.stopping import stopping
 from rolecast.stages.team import QUESTIONS, load_questions, training_team
 from rolecast.store.artifact import verify, writing
-from rolecast.types import Question, Stage, Trajectory, endpoint_of
+from rolecast.types import Question, Stage, Trajectory
 from rolecast.weights.team import FROZEN
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class Roller:
         asked = self._asked(shard)
         # Greedy replies to dev questions are no part of the budget, as in RL.
         spoken = [thread for t in done for thread in t.threads if shard.split == "train" and thread.slot != FROZEN]
-        tokens = sum(len(action.ids) for thread in spoken if endpoint_of(thread.slot) is None for action in thread.actions)
+        tokens = sum(len(action.ids) for thread in spoken for action in thread.actions)
         left_out = len(done) - failed - prepared
         return {
             "asked": asked, "prepared": prepared, "left_out": left_out, "failed": failed, "missing": asked - len(done), "tokens": tokens,
