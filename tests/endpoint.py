@@ -17,7 +17,7 @@ KEY = "sk-very-secret"
 
 
 class Endpoint:
-    """Answers with `replies` in order, the last one for ever: a text, a status, a whole body, or a function of what was asked."""
+    """Answers with `replies` in order, the last one for ever: a text, a status, a body, a whole response, or a function of what was asked."""
 
     def __init__(self) -> None:
         self.replies: list[Any] = ["Score: 1"]
@@ -37,6 +37,8 @@ class Endpoint:
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
         if callable(reply):
             reply = reply(body)
+        if isinstance(reply, Response):
+            return reply
         if isinstance(reply, str):
             reply = completion(reply)
         return JSONResponse({"error": {"message": f"refused {KEY}"}}, reply) if isinstance(reply, int) else JSONResponse(reply)

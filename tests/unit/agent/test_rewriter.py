@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import Response
+from fastapi.responses import JSONResponse
 from scripted import TableRetriever
 from teams import OneLine
 
@@ -129,8 +131,14 @@ def test_the_slot_must_be_one_that_the_team_speaks_with(tmp_path: Path, monkeypa
     assert agent.rewriter.slot == "shared"
 
 
-def test_an_endpoint_rewrites_and_the_team_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the settings of the service, with an endpoint that the run knows nothing of."""
+def quoting(status: int) -> Callable[[dict[str, Any]], Response]:
+    return lambda body: JSONResponse({"error": {"message": f"cannot read {body['messages'][-1]['content']}"}}, status)
+
+
+def test_an_endpoint_rewrites_and_the_team_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Through the settings of the service, with an endpoint that the run knows nothing of. What it says of a fault stays out of the log."""
     run = create(tmp_path / "run", RunConfig(name="tiny", method=DirectConfig(max_tokens=4), model=ModelConfig(max_context=512)))
     with writing(run.model("sft"), "model", {}) as partial:
         tiny_model().save_pretrained(partial)
@@ -146,8 +154,13 @@ def test_an_endpoint_rewrites_and_the_team_answers(tmp_path: Path, monkeypatch: 
             assert endpoint.headers[0]["authorization"] == f"Bearer {KEY}"
             endpoint.replies = [401]
             refused = ask(url, TURNS)
-    assert refused.status_code == 503
-    assert KEY not in refused.text
+            assert refused.status_code == 503
+            assert KEY not in refused.text
+            endpoint.replies = [quoting(500), quoting(400)]
+            assert ask(url, TURNS).status_code == 503
+            assert len(endpoint.bodies) == 4
+    assert "external:far" in caplog.text
+    assert "employs him" not in caplog.text
 
 
 @pytest.mark.parametrize(

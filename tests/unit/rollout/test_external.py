@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.responses import StreamingResponse
 from scripted import EMPLOYER, MENTOR, TWO_HOPS, TableRetriever, passage
 
 from rolecast.errors import EngineError, ExternalError, InputError
@@ -149,6 +150,26 @@ def test_a_reply_that_takes_too_long_is_a_fault(server: tuple[str, Endpoint]) ->
     text = refusal(engine(server, "x", delay=5.0, timeout=0.1))
     assert "ReadTimeout" in text or "no reply" in text
     assert time.monotonic() - begun < 4
+
+
+def test_a_reply_that_trickles_in_is_given_up_too(server: tuple[str, Endpoint]) -> None:
+    """Each piece comes in time, so that no single wait is too long."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(60):
+            yield b" "
+            await asyncio.sleep(0.05)
+
+    begun = time.monotonic()
+    text = refusal(engine(server, lambda body: StreamingResponse(pieces()), timeout=0.2))
+    assert "gave no reply to t.0#0 within 0.5 s" in text
+    assert time.monotonic() - begun < 2
+
+
+def test_it_serves_one_event_loop_after_the_other(server: tuple[str, Endpoint]) -> None:
+    asked = engine(server, "x", delay=0.02, concurrency=1)
+    for _ in range(2):
+        assert len(said(asked, *[request()] * 3)) == 3
 
 
 def test_waiting_for_a_turn_costs_no_patience(server: tuple[str, Endpoint]) -> None:
