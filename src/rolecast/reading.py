@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from rolecast.errors import InputError
 
@@ -98,3 +99,12 @@ def _override(data: dict[str, Any], override: str) -> None:
         at[last] = _read_yaml(value)
     except InputError as error:
         raise InputError(f"override {override!r}: {error}") from None
+
+
+def describe(error: ValidationError) -> str:
+    """The first fault of a validation, as one line with the key's full name."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"])) or "config"
+    reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{where}: {reason}{more}"

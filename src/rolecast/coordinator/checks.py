@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from rolecast.leasing import Lease
-from rolecast.types import Action, Observation, Slot, Thread, Trajectory
+from rolecast.types import Action, Observation, Slot, Thread, Trajectory, endpoint_of
 
 HIGHEST_LOGPROB = 1e-6  # of a token; above 0 by what rounding may do
 MOST_SEARCHES = 10**6  # of an episode
@@ -72,7 +72,10 @@ def _tokens(thread: Thread, rules: Rules | None) -> Iterator[str]:
         if turn.ids and (min(turn.ids) < 0 or (rules is not None and max(turn.ids) >= rules.vocabulary)):
             most = f", the vocabulary has {rules.vocabulary}" if rules is not None else ""
             yield f"{where} has token ids from {_short(min(turn.ids))} to {_short(max(turn.ids))}{most}"
-        if isinstance(turn, Action):
+        if isinstance(turn, Action) and endpoint_of(thread.slot) is not None:
+            if turn.logprobs:
+                yield f"{where} has log-probs, and {_short(thread.slot)} gives none"
+        elif isinstance(turn, Action):
             if not turn.ids or len(turn.ids) != len(turn.logprobs):
                 yield f"{where} has {len(turn.ids)} tokens and {len(turn.logprobs)} log-probs"
             if wrong := [p for p in turn.logprobs if not (isfinite(p) and p <= HIGHEST_LOGPROB)]:

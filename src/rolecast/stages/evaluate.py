@@ -51,7 +51,8 @@ def _evaluate(run: Run, stage: str, folder: Path, found: Found | None) -> None:
     method = c.method_in(of).whole()
     team, speakers = finished_team(run, method, of)
     renderer = Renderer(team.tokenizer, method.tags)
-    engine = make_engine(c.engine, speakers, renderer, c.model.max_context, str(Version(c.name, 0, 0, stage)), c.lockstep)
+    version = str(Version(c.name, 0, 0, stage))
+    engine = make_engine(c.engine, speakers, renderer, c.model.max_context, version, c.lockstep, c.externals_of(method))
     collector = Collector(method, engine, open_retriever(run), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight)
     questions = load_questions(run, "test")[: c.eval.n]
     if found is not None:

@@ -20,7 +20,8 @@ from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.rollouts import Rollouts
 from rolecast.seeding import stream
-from rolecast.types import Example, Question, Stage, Status, Trajectory, Unit
+from rolecast.types import Example, Question, Stage, Status, Trajectory, Unit, endpoint_of
+from rolecast.weights.team import FROZEN
 
 SOLVED = 0.95  # mean score of rollouts whose questions have nothing left to teach
 
@@ -116,7 +117,7 @@ class Sampler:
         for trajectory in done:
             groups[trajectory.group].append(trajectory)
         method = self.rollouts.method
-        return [Credited(group, method.credit(group), method.examples(group)) for group in groups.values()]
+        return [Credited(group, own_credit(method.credit(group), group), method.examples(group)) for group in groups.values()]
 
     def _teaches(self, group: Credited) -> bool:
         """Whether any objective can learn from the group: one that compares within groups needs rewards that differ."""
@@ -139,6 +140,14 @@ class Sampler:
         return Credited(
             [t for t in group.trajectories if t.id in kept], [unit for unit in group.units if unit.rollout in kept], group.examples
         )
+
+
+def own_credit(units: Sequence[Unit], group: Sequence[Trajectory]) -> list[Unit]:
+    """The units without what frozen weights or an endpoint said in the place of a trained role."""
+    others = [thread for t in group for thread in t.threads if thread.slot == FROZEN or endpoint_of(thread.slot) is not None]
+    foreign = {action.id for thread in others for action in thread.actions}
+    own = [replace(unit, actions=tuple(action for action in unit.actions if action not in foreign)) for unit in units]
+    return [unit for unit in own if unit.actions]
 
 
 def solved(groups: Sequence[Credited], task: Task) -> bool:

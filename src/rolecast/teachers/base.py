@@ -68,8 +68,7 @@ class TeacherEnv(Env):
 
     async def complete(self, live: LiveThread) -> Completion:
         text = self.teacher.reply(live.role.name, live.state, self.trajectory, self.rng)
-        if live.turn == 0:  # a tag that the prompt opened is not said again
-            text = text.removeprefix(self.renderer.opening.strip())
+        text = text.removeprefix(live.opening.strip())  # a tag that the prompt opened is not said again
         tokens = self.renderer.encode(text)
         return Completion(tokens, (0.0,) * len(tokens), text, "stop")
 
