@@ -21,11 +21,14 @@ Scores = Mapping[str, float | None]  # of one episode; None is unscored
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`headline`: the score that the best model has the most of. It lies in [0, 1] and is one of `scores`."""
+    """`headline`: the score that the best model has the most of. It lies in [0, 1] and is one of `scores`. `others`: headlines of the
+    further tasks that this one stands for (`together`).
+    """
 
     name: str
     headline: str
     scores: Callable[[Trajectory], Scores]
+    others: tuple[str, ...] = ()
 
 
 def find(name: str) -> Task:
@@ -39,6 +42,13 @@ def find(name: str) -> Task:
     raise InputError(f"no task {name!r}; there are qa, qa+answered, qa+spans, qa+answered+spans and reward:NAME")
 
 
+def together(names: Sequence[str]) -> Task:
+    """Several tasks as one, which has all of their scores and the first one's headline."""
+    first, *rest = found = [find(name) for name in names]
+    others = tuple(task.headline for task in rest)
+    return Task("+".join(names), first.headline, lambda t: {name: s for task in found for name, s in task.scores(t).items()}, others)
+
+
 def means(task: Task, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Each score's mean over the episodes that have it; a score that none has is left out. Of no episodes there is none."""
     found = [task.scores(t) for t in trajectories]
@@ -48,8 +58,10 @@ def means(task: Task, trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _answers(t: Trajectory) -> Scores:
-    """An episode without an answer scores 0."""
+    """An episode without an answer scores 0. A question without gold answers, which has a rubric instead, scores nothing."""
     golds = t.question.gold.answers
+    if not golds:
+        return dict.fromkeys(("em", "f1", "cem"))
     return {"em": exact_match(t.answer, golds), "f1": token_f1(t.answer, golds), "cem": cover_exact_match(t.answer, golds)}
 
 

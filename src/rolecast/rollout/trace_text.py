@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from rolecast.tags import left_open
 from rolecast.types import Action, Passage, Thread, Trajectory
@@ -12,12 +12,14 @@ SAID = {
     "think": "thinks",
     "search": "searches",
     "filter": "keeps",
+    "refine": "keeps",
+    "task": "asks for",
+    "facts": "condenses",
+    "answer": "answers",
     "evidence": "keeps",
     "Update": "replaces",
     "Add": "adds",
     "end": "ends",
-    "facts": "condenses",
-    "answer": "answers",
     "predicted_answer": "answers",
 }
 DOCUMENTS = "documents"
@@ -51,10 +53,13 @@ def _thread(thread: Thread, episode: Trajectory, mark: Mark) -> Iterator[str]:
 
 def _found(thread: Thread, episode: Trajectory, mark: Mark) -> Iterator[str]:
     first = next((turn.id for turn in thread.actions), "")
-    passages: list[Passage] = getattr(episode.states.get(first), DOCUMENTS, [])
-    for number, passage in enumerate(passages):
-        title = f"{passage.title}: " if passage.title else ""
-        yield from _indented(" " * WIDTH if number else _found_mark(mark), title + passage.text)
+    documents: Sequence[Passage | str] = getattr(episode.states.get(first), DOCUMENTS, [])  # a method may keep their texts alone
+    for number, document in enumerate(documents):
+        yield from _indented(" " * WIDTH if number else _found_mark(mark), document if isinstance(document, str) else _titled(document))
+
+
+def _titled(passage: Passage) -> str:
+    return f"{passage.title}: {passage.text}" if passage.title else passage.text
 
 
 def _found_mark(mark: Mark) -> str:

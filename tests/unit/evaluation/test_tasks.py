@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rolecast.errors import InputError
 from rolecast.evaluation.metrics import summarize
 from rolecast.evaluation.table import results_table
-from rolecast.evaluation.tasks import QA, find, means
+from rolecast.evaluation.tasks import QA, find, means, together
 from rolecast.types import Gold, Question, Reward, RubricItem, Trajectory
 
 
@@ -63,6 +65,29 @@ def test_what_released_code_leaves_out_is_a_task_of_its_own(name: str, expected:
     found = summarize(done, 0, 100, find(name))
     assert {score: found[score] for score in ("em", "f1")} == pytest.approx(expected)
     assert (found["task"], found["headline"], found["n"], found.get("unscored", 0)) == (name, "em", n, 6 - n)
+
+
+def test_tasks_together_have_all_scores_and_the_first_ones_headline() -> None:
+    done = [episode("The The", 0.25), episode("no", 0.75), episode("no")]
+    both = together(["qa", "reward:rubric"])
+    assert (both.name, both.headline, both.others) == ("qa+reward:rubric", "em", ("rubric",))
+    assert means(both, done) == {**means(QA, done), "rubric": 0.5}
+    result, alone, rubric = (summarize(done, 0, 100, task) for task in (both, QA, find("reward:rubric")))
+    assert {name: result[name] for name in ("em", "f1", "ci95", "n", "rubric")} == {
+        **{name: alone[name] for name in ("em", "f1", "ci95", "n")}, "rubric": 0.5,
+    }  # fmt: skip
+    assert result["others"] == {"rubric": {name: rubric[name] for name in ("n", "ci95", "unscored")}}
+    assert (rubric["n"], rubric["unscored"]) == (2, 1)
+    assert "others" not in alone
+    head, _, row = results_table({"rl": result}).splitlines()
+    assert head.split()[1:7] == ["EM", "95", "%", "interval", "rubric", "95"]
+    assert row.split()[1:8] == ["33.3", "0.0", "–", "100.0", "50.0", "25.0", "–"]
+
+
+def test_a_question_without_gold_answers_has_no_score_of_answers() -> None:
+    long = replace(episode("a report", 0.5), question=Question("r", "Report.", Gold((), rubric=(RubricItem("says it"),))))
+    assert means(together(["qa", "reward:rubric"]), [long]) == {"rubric": 0.5}
+    assert means(QA, [episode(None), long]) == {"em": 0, "f1": 0, "cem": 0}  # of the one that has golds
 
 
 def test_of_nothing_scored_there_is_no_score_and_no_interval() -> None:

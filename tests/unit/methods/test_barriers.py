@@ -24,6 +24,7 @@ from rolecast.methods.search_r1.state import SearchR1State
 from rolecast.rollout.render import Renderer
 from rolecast.types import Action, Gold, Hop, Observation, Passage, Question, Trajectory
 
+METHODS = ["decor", "direct", "naive_rag", "search_r1"]  # others have a file of their own beside this one: test_NAME_barriers.py
 STYLES = ("instruct", "compact")
 CANARY = re.compile(r"zq\w+qz")
 
@@ -103,9 +104,9 @@ def test_a_prompt_holds_exactly_what_its_role_sees(renderer: Renderer, cell: Cel
     assert canaries_in(text) == cell.allowed(style)
 
 
-def test_every_method_is_in_this_table_or_has_one_of_its_own() -> None:
-    own = {path.stem.removeprefix("test_").removesuffix("_barriers") for path in Path(__file__).parent.glob("test_*_barriers.py")}
-    assert {name for name in known() if find(name).__module__.startswith("rolecast.methods.")} == own | set(METHODS)
+def test_every_method_is_here_or_has_a_file_of_its_own() -> None:
+    own = {file.name.removeprefix("test_").removesuffix("_barriers.py") for file in Path(__file__).parent.glob("test_*_barriers.py")}
+    assert {*METHODS, *own} >= {name for name in known() if find(name).__module__.startswith("rolecast.methods.")}
 
 
 def test_every_role_of_every_method_is_in_the_table() -> None:
