@@ -43,9 +43,14 @@ def summarize(trajectories: Sequence[Trajectory], seed: int, bootstrap: int, tas
         "status": {status: sum(t.status == status for t in trajectories) for status in sorted({t.status for t in trajectories})},
         "valid": valid_share(trajectories),
         "gold_recall": gold_recall(trajectories),
-        "tokens_per_question": float(np.mean([sum(len(a.ids) for a in t.actions) for t in trajectories])),
+        "tokens_per_question": float(np.mean([_said(t) for t in trajectories])),
         "searches_per_question": float(np.mean([t.searches for t in trajectories])),
     }
+
+
+def _said(t: Trajectory) -> int:
+    """Tokens that the answer took; a probe is no part of it."""
+    return sum(len(action.ids) for thread in t.threads if not thread.probe for action in thread.actions)
 
 
 def valid_share(trajectories: Sequence[Trajectory]) -> float:

@@ -39,6 +39,34 @@ def test_a_methods_own_reward_is_a_task_and_unscored_is_never_zero() -> None:
     assert result["by_hops"]["1"]["rubric"] == pytest.approx(0.6)
 
 
+def about(answer: str | None, gold: str) -> Trajectory:
+    return Trajectory("t", Question("q", "?", Gold((gold,))), "g", 0, "m", 0, answer=answer)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "n"),
+    [
+        # a right name, half of one, a right yes, a wrong yes, a name where the gold is no, and an episode that failed
+        ("qa", {"em": 2 / 6, "f1": (1 + 2 / 3 + 1 + 0 + 0 + 0) / 6}, 6),
+        ("qa+answered", {"em": 2 / 5, "f1": (1 + 2 / 3 + 1 + 0 + 0) / 5}, 5),
+        ("qa+spans", {"em": 2 / 6, "f1": (1 + 2 / 3 + 0 + 0) / 4}, 6),
+        ("qa+answered+spans", {"em": 2 / 5, "f1": (1 + 2 / 3 + 0) / 3}, 5),
+    ],
+)
+def test_what_released_code_leaves_out_is_a_task_of_its_own(name: str, expected: dict[str, float], n: int) -> None:
+    done = [
+        about("Kel Dax", "Kel Dax"),
+        about("Kel", "Kel Dax"),
+        about("yes", "Yes."),
+        about("yes", "no"),
+        about("Kel", "no"),
+        about(None, "Kel Dax"),
+    ]
+    found = summarize(done, 0, 100, find(name))
+    assert {score: found[score] for score in ("em", "f1")} == pytest.approx(expected)
+    assert (found["task"], found["headline"], found["n"], found.get("unscored", 0)) == (name, "em", n, 6 - n)
+
+
 def test_tasks_together_have_all_scores_and_the_first_ones_headline() -> None:
     done = [episode("The The", 0.25), episode("no", 0.75), episode("no")]
     both = together(["qa", "reward:rubric"])
@@ -72,7 +100,7 @@ def test_of_episodes_without_actions_no_reply_was_valid() -> None:
     assert summarize([episode()], 0, 100)["valid"] == 0.0
 
 
-@pytest.mark.parametrize("name", ["", "em", "reward:", "reward", "f1:x"])
+@pytest.mark.parametrize("name", ["", "em", "reward:", "reward", "f1:x", "qa+", "qa+all"])
 def test_what_is_no_task_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="no task"):
         find(name)

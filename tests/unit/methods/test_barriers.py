@@ -93,6 +93,9 @@ TABLE = [
 ]
 
 
+METHODS = sorted({cell.method for cell in TABLE})
+
+
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("cell", TABLE, ids=lambda cell: f"{cell.method}-{cell.role}")
 def test_a_prompt_holds_exactly_what_its_role_sees(renderer: Renderer, cell: Cell, style: str) -> None:
