@@ -63,7 +63,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("every slot learns every role", "method.roles[row.tag].slot == objective.slot]", "True]"),
         ("drills for one slot only", "row.tag not in method.roles or ", "row.tag in method.roles and "),
         ("one batch of a block again and again", "block[step % BLOCK]", "block[0]"),
-        ("every block the first", "renderer, step // BLOCK)", "renderer, 0)"),
+        ("every block the first", "renderer, step // BLOCK, kept)", "renderer, 0, kept)"),
         ("a block not drawn after a resume", "if step % BLOCK == 0 or not block:", "if step == 0 or not block:"),
         ("drills never end", "number * BLOCK < c.drills\n", "c.drills > 0\n"),
         ("SFT's checkpoint not restored", "    if resumed:\n        resumed.restore(learner)", "    if False:\n        resumed.restore(learner)"),
