@@ -132,7 +132,7 @@ def test_the_slot_must_be_one_that_the_team_speaks_with(tmp_path: Path, monkeypa
 
 
 def quoting(status: int) -> Callable[[dict[str, Any]], Response]:
-    return lambda body: JSONResponse({"error": {"message": f"cannot read {body['messages'][-1]['content']}"}}, status)
+    return lambda body: JSONResponse({"error": {"message": f"cannot read {body['messages'][-1]['content'][-300:]}"}}, status)
 
 
 def test_an_endpoint_rewrites_and_the_team_answers(
@@ -160,7 +160,7 @@ def test_an_endpoint_rewrites_and_the_team_answers(
             assert ask(url, TURNS).status_code == 503
             assert len(endpoint.bodies) == 4
     assert "external:far" in caplog.text
-    assert "employs him" not in caplog.text
+    assert [text for text in ("mentor of Brol Tan", "Vrek Stom", "employs him") if text in caplog.text] == []
 
 
 @pytest.mark.parametrize(
