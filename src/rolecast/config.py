@@ -74,8 +74,9 @@ class ModelConfig(Closed):
 
 
 class WorldConfig(Closed):
-    kind: Literal["counterfactual", "facts"] = "counterfactual"  # invented facts, or real geography
-    entities: dict[str, Count] = {"train": 5600, "dev": 300, "test": 900}  # names of each split; of counterfactual worlds only
+    # invented facts; invented facts with questions that a report answers; or real geography
+    kind: Literal["counterfactual", "reports", "facts"] = "counterfactual"
+    entities: dict[str, Count] = {"train": 5600, "dev": 300, "test": 900}  # names of each split; of invented worlds only
     questions: dict[str, Count] = {"train": 9000, "dev": 240, "test": 1200}  # questions of each split
 
 
@@ -96,6 +97,11 @@ class DataConfig(Closed):
         if self.world is not None and any(files):
             raise ValueError("data.world and data files exclude each other; set data.world to null to use files")
         return self
+
+    @property
+    def thrown_away(self) -> str:
+        """The kind of the worlds that teachers play on: like the run's own."""
+        return self.world.kind if self.world else WorldConfig().kind
 
 
 class RetrieverConfig(Closed):
@@ -145,6 +151,7 @@ class TrainedConfig(StageConfig):
     # the address of this stage's model as another run trained it, taken instead of training; held to its digest
     model: str | None = Field(None, min_length=1, json_schema_extra=HOW)
     optimizer: OptimizerConfig = OptimizerConfig()
+    adapters: bool = True  # with model.lora: false trains whole weights in this stage, which must merge all that it trains
     optimizers: dict[str, OptimizerConfig] = {}  # by slot, for slots that have another optimizer than the rest
     max_tokens: int = Field(8192, ge=64, json_schema_extra=SHAPE)  # padded tokens of a micro-batch
     checkpoint_every: int = Field(10, ge=1, json_schema_extra=HOW)  # steps between two checkpoints
@@ -306,6 +313,15 @@ class RunConfig(Closed):
                     f"cast leaves nobody who speaks with {idle[0]!r}, which stage {stage.name} trains; set stages.{stage.name}.steps to 0, or leave "
                     "a role to it"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_weights_are_merged(self) -> RunConfig:
+        """Later stages train adapters over one base: what a stage trained whole must be that base."""
+        for stage in self.schedule:
+            settings = self.stages.get(stage.name)
+            if isinstance(settings, TrainedConfig) and not settings.adapters and (left := sorted(set(stage.trained) - set(stage.merges))):
+                raise ValueError(f"stages.{stage.name}.adapters: its slot {left[0]!r} is not merged when it ends; leave adapters at true")
         return self
 
     @property

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_SPECIAL = frozenset({"yes", "no", "noanswer"})
+SPECIAL = frozenset({"yes", "no", "noanswer"})
 
 
 def normalize(text: str) -> str:
@@ -39,8 +39,13 @@ def token_f1(prediction: str | None, golds: Sequence[str]) -> float:
     return max((_f1(normalize(prediction), normalize(gold)) for gold in golds), default=0.0)
 
 
+def yes_or_no(golds: Sequence[str]) -> bool:
+    """Whether the question asks for yes or no."""
+    return any(normalize(gold) in ("yes", "no") for gold in golds)
+
+
 def _f1(prediction: str, gold: str) -> float:
-    if prediction != gold and (prediction in _SPECIAL or gold in _SPECIAL):
+    if prediction != gold and (prediction in SPECIAL or gold in SPECIAL):
         return 0.0
     predicted, expected = prediction.split(), gold.split()
     if not predicted or not expected:

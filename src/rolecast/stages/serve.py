@@ -31,7 +31,7 @@ def open_agent(
     c = run.config
     prepare_torch(c)
     of = find(c.schedule, _trained_stage(run, c.schedule, stage))
-    method = c.method_in(of)
+    method = c.method_in(of).whole()
     team, speakers = finished_team(run, method, of)
     known = {**c.externals, **(externals or {})}
     if rewriter and rewriter not in (*speakers, *map(external, known)):

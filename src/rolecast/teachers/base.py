@@ -28,8 +28,14 @@ class TeacherErrors(BaseModel):
     stop_early: float = Field(0.0, ge=0, le=1)  # stops though a fact is missing
     wrong_relation: float = Field(0.0, ge=0, le=1)  # asks for another relation of the right entity
     keep_distractors: float = Field(0.0, ge=0, le=1)  # keeps two sentences that were not asked for
+    drop_fact: float = Field(0.0, ge=0, le=1)  # refines another fact of the documents instead of the one that was asked for
     add_instead: float = Field(0.0, ge=0, le=1)  # mask's update: adds a step, though one of the trajectory asks for the evidence
     overwrite: float = Field(0.0, ge=0, le=1)  # mask's update: replaces a step that does not ask for the evidence
+    guess: float = Field(0.0, ge=0, le=1)  # answers though the evidence is insufficient and it may abstain
+    abstain: float = Field(0.0, ge=0, le=1)  # abstains though the evidence is sufficient
+    drop_node: float = Field(0.0, ge=0, le=1)  # leaves a search that is needed out of a plan
+    skip_aggregates: float = Field(0.0, ge=0, le=1)  # plans no aggregates: searches feed the answer
+    skip_point: float = Field(0.0, ge=0, le=1)  # leaves one of a node's key points out of its report
 
 
 class Teacher(Protocol):

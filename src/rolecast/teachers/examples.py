@@ -16,18 +16,21 @@ from rolecast.rollout.render import Renderer
 from rolecast.seeding import stream
 from rolecast.teachers.base import Teacher, TeacherEnv, TeacherVoice
 from rolecast.types import Action, Example, Slot, Thread, Trajectory
-from rolecast.world.throwaway import ThrowawayRetriever, draw_throwaway
+from rolecast.world.throwaway import COUNTERFACTUAL, ThrowawayRetriever, draw_throwaway
 
 
-def throwaway_episode(method: Method, teacher: Teacher, renderer: Renderer, seed: int, number: int, max_context: int) -> Trajectory:
-    """The teacher's episode on a world of its own."""
+def throwaway_episode(
+    method: Method, teacher: Teacher, renderer: Renderer, seed: int, number: int, max_context: int, world: str = COUNTERFACTUAL
+) -> Trajectory:
+    """The teacher's episode on a world of its own. `world`: the kind of the run's own that it is like."""
     rng = stream(seed, "throwaway", number)
-    world = draw_throwaway(rng)
-    trajectory = Trajectory(f"throwaway-{number}", world.question, "", 0, method.name, seed)
-    env = TeacherEnv(TeacherVoice(), ThrowawayRetriever(world), renderer, trajectory, max_context, teacher=teacher, rng=rng)
+    drawn = draw_throwaway(rng, world)
+    trajectory = Trajectory(f"throwaway-{number}", drawn.question, "", 0, method.name, seed)
+    phase = method.taught[number % len(method.taught)]
+    env = TeacherEnv(TeacherVoice(), ThrowawayRetriever(drawn), renderer, trajectory, max_context, phase=phase, teacher=teacher, rng=rng)
     try:
         # Nothing in a teacher's episode waits, so the coroutine runs to its end without an event loop.
-        trajectory.answer = _run(method.rollout(world.question, env))
+        trajectory.answer = _run(method.rollout(drawn.question, env))
     except EpisodeEnd as end:
         trajectory.status = end.status
     return trajectory
@@ -35,7 +38,7 @@ def throwaway_episode(method: Method, teacher: Teacher, renderer: Renderer, seed
 
 def draw_turns(
     method: Method, teacher: Teacher, renderer: Renderer, seed: int, block: int, count: int, mix: Mapping[str, float], max_context: int,
-    slots: Collection[Slot] | None = None,
+    world: str = COUNTERFACTUAL, slots: Collection[Slot] | None = None,
 ) -> list[Example]:  # fmt: skip
     """`count` turns of the teacher in roles that speak with `slots` (by default all), in the shares of `mix` (empty: as they come).
 
@@ -49,7 +52,7 @@ def draw_turns(
         wanted[next(iter(wanted))] += count - sum(wanted.values())
     number = block << 20  # episodes are numbered within their block
     while len(rows) < count:
-        for thread in throwaway_episode(method, teacher, renderer, seed, number, max_context).threads:
+        for thread in throwaway_episode(method, teacher, renderer, seed, number, max_context, world).threads:
             if thread.slot not in slots:
                 continue
             _require_read(method, teacher, thread)

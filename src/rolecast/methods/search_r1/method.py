@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from rolecast.methods.base import imitation
+from rolecast.methods.information import SOURCES
 from rolecast.methods.registry import register
 from rolecast.methods.search_r1.teacher import SearchR1Teacher
 from rolecast.methods.transcript import Move, PassagesConfig, PassageTranscript
 from rolecast.ports import Embed, Judge
+from rolecast.rewards.abstention import Answered, shares
+from rolecast.rewards.evidence import sufficient
 from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import LiveThread
 from rolecast.tags import blocks
 from rolecast.teachers.base import Teacher, TeacherErrors
-from rolecast.types import KlTerm, Objective, PolicyTerm, Reward, Role, Stage, Trajectory, Unit, ValueTerm
+from rolecast.types import KlTerm, Objective, Observation, PolicyTerm, Reward, Role, Stage, Trajectory, Unit, ValueTerm
 
 OPEN, CLOSE = "<information>", "</information>"
 
@@ -70,11 +73,24 @@ class SearchR1(PassageTranscript):
         else:
             found = bool(set(t.retrieved) & set(t.question.gold.passages))
             value = (0.2 + self.config.retrieval_bonus * found) if valid else 0.1
+        seen = [turn.text for thread in t.threads for turn in thread.turns if isinstance(turn, Observation) and turn.sources == SOURCES]
+        shown = [text.replace(OPEN, " ").replace(CLOSE, " ") for text in seen]  # or a tag would be part of a word
+        enough = sufficient(shown, t.retrieved, t.question)
         return [
             Reward("outcome", t.id, value, "text"),
             Reward("team.em", t.id, float(right), "text"),
             Reward("team.f1", t.id, token_f1(t.answer, golds), "text"),
+            *([] if enough is None else [Reward("sufficient", t.id, float(enough), "text")]),
         ]
+
+    def diagnostics(self, trajectories: Sequence[Trajectory]) -> Mapping[str, float]:
+        """To search to the last turn counts as abstaining (DAC, 6.1)."""
+        answers = []
+        for t in trajectories:
+            of = {reward.name: reward.value for reward in t.rewards}
+            if t.counts and (right := of.get("team.em")) is not None:
+                answers.append(Answered(of.get("sufficient"), float(t.searches >= self.config.max_turns), right))
+        return shares(answers)
 
     def credit(self, group: Sequence[Trajectory]) -> list[Unit]:
         """One unit per rollout: the outcome, on every action token."""
