@@ -290,15 +290,6 @@ class RunConfig(Closed):
         return self
 
     @model_validator(mode="after")
-    def _whole_weights_are_merged(self) -> RunConfig:
-        """Later stages train adapters over one base: what a stage trained whole must be that base."""
-        for stage in self.schedule:
-            settings = self.stages.get(stage.name)
-            if isinstance(settings, TrainedConfig) and not settings.adapters and (left := sorted(set(stage.trained) - set(stage.merges))):
-                raise ValueError(f"stages.{stage.name}.adapters: its slot {left[0]!r} is not merged when it ends; leave adapters at true")
-        return self
-
-    @model_validator(mode="after")
     def _somebody_speaks(self) -> RunConfig:
         """Every role through an endpoint that there is, and every slot that a stage trains by a role."""
         method = make_method(self.method)
@@ -322,6 +313,15 @@ class RunConfig(Closed):
                     f"cast leaves nobody who speaks with {idle[0]!r}, which stage {stage.name} trains; set stages.{stage.name}.steps to 0, or leave "
                     "a role to it"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_weights_are_merged(self) -> RunConfig:
+        """Later stages train adapters over one base: what a stage trained whole must be that base."""
+        for stage in self.schedule:
+            settings = self.stages.get(stage.name)
+            if isinstance(settings, TrainedConfig) and not settings.adapters and (left := sorted(set(stage.trained) - set(stage.merges))):
+                raise ValueError(f"stages.{stage.name}.adapters: its slot {left[0]!r} is not merged when it ends; leave adapters at true")
         return self
 
     @property

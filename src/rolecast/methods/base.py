@@ -147,8 +147,8 @@ class Method(ABC):
         return frozenset(name for role in self.roles.values() if (name := endpoint_of(role.slot)) is not None)
 
     def in_stage(self, stage: Stage, lengths: Mapping[str, int] | None = None, cast: Mapping[str, Slot] | None = None) -> Self:
-        """The method as this stage's episodes play it: the slots that its roles speak with, and the roles that are silent. `lengths`:
-        other limits of tokens for some roles; `cast`: others who speak for some."""
+        """The method as this stage's episodes play it: the slots that its roles speak with, the roles that are silent, `lengths`, other
+        limits of tokens for some roles, and `cast`, others who speak for some."""
         limits, slots = lengths or {}, {**stage.slots, **(cast or {})}
         staged = copy.copy(self)
         staged.roles = {
@@ -160,9 +160,9 @@ class Method(ABC):
 
     def whole(self) -> Self:
         """The method with no role silent, as it is evaluated and served."""
-        staged = copy.copy(self)
-        staged.silent = frozenset()
-        return staged
+        whole = copy.copy(self)
+        whole.silent = frozenset()
+        return whole
 
     def messages(self, role: Role, state: Any) -> list[Message]:
         """The prompt of `role` in `state`, from the fields that the role sees."""

@@ -110,8 +110,8 @@ def draw_block(
     elif kept:
         rows = draw_kept(kept, config.seed, stage.name, number, count)
     else:
+        teacher, kind = method.teacher(c.errors), config.data.thrown_away
         rows = draw_turns(
-            method, method.teacher(c.errors), renderer, config.seed, number, count, c.mix, config.model.max_context, stage.trained,
-            config.data.thrown_away,
+            method, teacher, renderer, config.seed, number, count, c.mix, config.model.max_context, kind, stage.trained
         )  # fmt: skip
     return deal(rows, c.batch, stream(config.seed, "deal", number))

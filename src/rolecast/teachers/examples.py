@@ -38,7 +38,7 @@ def throwaway_episode(
 
 def draw_turns(
     method: Method, teacher: Teacher, renderer: Renderer, seed: int, block: int, count: int, mix: Mapping[str, float], max_context: int,
-    slots: Collection[Slot] | None = None, world: str = COUNTERFACTUAL,
+    world: str = COUNTERFACTUAL, slots: Collection[Slot] | None = None,
 ) -> list[Example]:  # fmt: skip
     """`count` turns of the teacher in roles that speak with `slots` (by default all), in the shares of `mix` (empty: as they come).
 

@@ -160,7 +160,7 @@ def test_an_endpoint_rewrites_and_the_team_answers(
             assert ask(url, TURNS).status_code == 503
             assert len(endpoint.bodies) == 4
     assert "external:far" in caplog.text
-    assert [turn["content"] for turn in TURNS if turn["content"] in caplog.text] == []
+    assert [text for text in ("mentor of Brol Tan", "Vrek Stom", "employs him") if text in caplog.text] == []
 
 
 @pytest.mark.parametrize(
