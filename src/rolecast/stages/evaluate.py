@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rolecast.evaluation import tasks
+from rolecast.evaluation.cost import cost_of
 from rolecast.evaluation.metrics import shortfall, summarize
+from rolecast.evaluation.tasks import QA, Task
 from rolecast.evaluation.trace import trace
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find_trained
+from rolecast.stages.budget import ever_trained
 from rolecast.stages.environment import environment_of
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
 from rolecast.stages.services import open_judge, open_retriever
 from rolecast.stages.team import finished_team, load_questions, prepare_torch, require_model
 from rolecast.store.artifact import verify, writing
-from rolecast.types import Version
+from rolecast.types import Trajectory, Version
 
 
 def evaluate(run: Run, stage: str) -> Path:
@@ -52,12 +56,19 @@ def _evaluate(run: Run, stage: str) -> None:
     done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], Sampling(0.0), "eval", bar.update)
     shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
     task = tasks.find(of.task)
-    result = {**summarize(done, c.seed, c.eval.bootstrap, task), "method": dict(method.diagnostics(done))}
-    predictions = [
-        {"id": t.question.id, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status, "searches": t.searches}
-        for t in done
-    ]
+    cost = cost_of(done, ever_trained(c, of))
+    result = {**summarize(done, c.seed, c.eval.bootstrap, task), "cost": asdict(cost), "method": dict(method.diagnostics(done))}
+    predictions = [_prediction(t, task) for t in done]
     with writing(run.evaluation(stage), "evaluation", {"config": run.fingerprint, "stage": stage, "environment": asdict(about)}) as partial:
         (partial / "result.json").write_text(json.dumps(result, indent=1))
         (partial / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in predictions))
         (partial / "traces.json").write_text(json.dumps([trace(t, task) for t in done[: c.eval.traces]]))
+
+
+def _prediction(t: Trajectory, task: Task) -> dict[str, Any]:
+    """A row of predictions.jsonl. Its scores are those of answers, where there are gold answers, and the task's own."""
+    answers = QA.scores(t) if t.question.gold.answers else {}
+    return {
+        "id": t.question.id, "question": t.question.text, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status,
+        "searches": t.searches, "scores": {**answers, **task.scores(t)},
+    }  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 
 from rolecast.evaluation.report import render_report
 from rolecast.schedule import Schedule, keys_of
+from rolecast.stages.budget import accounts
 from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.run import Run, seconds
@@ -33,6 +34,7 @@ def report(run: Run) -> Path:
         "seed": run.config.seed,
         "stages": results,
         "controls": {**{f"gold_recall_{stage}": result["gold_recall"] for stage, result in results.items()}, **_controls(schedule, curves)},
+        "budget": _budget(run),
         "environment": _environment(run),
         "segments": {stage: found for stage in stages if (found := segments_of(run, stage))},
         "seconds": seconds(run),
@@ -55,6 +57,12 @@ def _environment(run: Run) -> dict[str, Any]:
         "index": about.index, "encoder": run.config.retriever.encoder if run.config.retriever.kind in ("dense", "hybrid") else None,
         "judge": about.judged_by, "shared": dict(run.shared), "fingerprint": run.fingerprint,
     }  # fmt: skip
+
+
+def _budget(run: Run) -> dict[str, Any]:
+    """What the run might sample in RL, what it did, and what each RL and rollout stage cost, with why RL ended."""
+    spent = accounts(run, run.config.schedule)
+    return {"tokens": run.config.budget, "sampled": sum(account["sampled"] for account in spent.values()), "stages": spent}
 
 
 def _controls(schedule: Schedule, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, float | None]:

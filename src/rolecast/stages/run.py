@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TextIO
 
 from rolecast.config import RunConfig, TrainedConfig, make_config
-from rolecast.errors import ArtifactError, InputError
+from rolecast.errors import ArtifactError, InputError, Interrupted
 from rolecast.identity import Change, changes
 from rolecast.ports import Store
 from rolecast.processes import die_with_parent
@@ -324,7 +324,11 @@ def working(run: Run, stage: str, first: bool = True, training: bool = False) ->
         if training and isinstance(run.store, FencedStore):
             stack.enter_context(only_learner(run.store, run.location))
         start = time.monotonic()
-        yield
+        try:
+            yield
+        except Interrupted:  # what was done until then is saved, and counts
+            _note_seconds(run, stage, time.monotonic() - start)
+            raise
         _note_seconds(run, stage, time.monotonic() - start)
 
 
@@ -336,7 +340,7 @@ def _hold(lock: TextIO, path: Path) -> None:
 
 
 def seconds(run: Run) -> dict[str, float]:
-    """Wall seconds per stage; a stage that was resumed counts all its attempts that ended."""
+    """Wall seconds per stage; a stage that was resumed counts all its attempts that ended or saved what they had when told to end."""
     file = run.recall(run.path / "seconds.json")
     if not file.exists():
         return {}

@@ -90,7 +90,13 @@ def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, pl
     result = json.loads((folder / "result.json").read_text())
     assert (result["em"], result["n"]) == (0.6, 10)
     rows = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
-    assert rows[5] == {"id": "test5", "answer": "The The", "golds": ["The The"], "status": "ok", "searches": 0}
+    assert rows[5] == {
+        "id": "test5", "question": "Which band is it?", "answer": "The The", "golds": ["The The"], "status": "ok", "searches": 0,
+        "scores": {"em": 1.0, "f1": 1.0, "cem": 1.0},
+    }  # fmt: skip
+    assert result["cost"] == {
+        "sampled": 10, "frozen": 0, "prompt": 0, "searches": 0, "judge_calls": 0, "judge_tokens": 0, "context": {"answerer": 1},
+    }  # fmt: skip
     assert len(rows) == 10
     traces = json.loads((folder / "traces.json").read_text())
     assert {t["measure"] for t in traces} == {"em"}
