@@ -11,14 +11,14 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rolecast.cli import data, demo, deploy, doctor, judge, mcp, pipeline, retriever, rollout, runs, serving
+from rolecast.cli import compare, data, demo, deploy, doctor, judge, mcp, pipeline, retriever, rollout, runs, serving
 from rolecast.disk import disk_fault
 from rolecast.errors import Interrupted, RolecastError
 from rolecast.installed import needing, version
 from rolecast.processes import prepare_process, say_error
 from rolecast.signals import Stopped, signals_raise
 
-RESUMED = ("demo", "pipeline", "run", "train", "sft", "rl", "eval", "report")  # commands that find what they did before
+RESUMED = ("demo", "compare", "pipeline", "run", "train", "sft", "rl", "eval", "report")  # commands that find what they did before
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data.app, name="data")
 app.add_typer(data.index_app, name="index")
@@ -39,11 +39,13 @@ app.command("mcp")(mcp.mcp)
 app.command("methods")(runs.methods)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
+app.command("compare")(compare.compare)
 
 # The extra that has what a command needs, by the command or its group: where a package is missing, it is the one to install.
 PARTS = {
     "agent": "agent",
     "ask": "agent",
+    "compare": "local",
     "data": "convert",
     "demo": "local",
     "deploy": "control",
