@@ -22,12 +22,16 @@ from rolecast.stages.run import Run, open_run, seconds
 from rolecast.store.artifact import verify, write_text
 from rolecast.store.uri import S3, open_store
 
-FILES = {"comparison.json", "comparison.html"}
 Scores = dict[str, Mapping[str, float | None]]
 
 
 def place_of(out: Path | str, member: Member) -> str:
     return f"{str(out).rstrip('/')}/{member.key}"
+
+
+def members_at(out: Path | str, named: Sequence[tuple[str, int]]) -> list[Member]:
+    """The members of a comparison whose runs are there, by label and seed."""
+    return [Member(label, open_run(f"{str(out).rstrip('/')}/{label}-{seed}").config) for label, seed in named]
 
 
 def finished(run: Run) -> bool:

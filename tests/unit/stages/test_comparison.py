@@ -12,6 +12,7 @@ import pytest
 from rolecast.config import RlConfig, RunConfig, SftConfig
 from rolecast.errors import InputError
 from rolecast.evaluation.cost import Cost
+from rolecast.stages import tasks
 from rolecast.stages.compared import compare, finished
 from rolecast.stages.comparison import NO_END, Member, plan, sft_rows
 from rolecast.stages.run import _note_seconds, create
@@ -178,7 +179,7 @@ def test_a_run_that_has_not_ended_is_named(done: Done) -> None:
 
 def test_runs_that_were_asked_other_questions_are_not_compared(done: Done) -> None:
     done.evaluation(done.members[1], "rl", [1.0, 0.0], asked="Who?")
-    with pytest.raises(InputError, match="search_r1-0 and .*decor-0 were not asked the same questions"):
+    with pytest.raises(InputError, match=r"search_r1-0 and .*decor-0 were not asked the same questions"):
         compare(done.out, done.members)
 
 
@@ -186,5 +187,13 @@ def test_runs_over_another_index_are_not_compared(tmp_path: Path) -> None:
     members = plan(["decor", "search_r1"], [0], 5000)
     Done(tmp_path, members[:1])
     Done(tmp_path, members[1:], index="another index")
-    with pytest.raises(InputError, match="search_r1-0 and .*decor-0 search another index"):
+    with pytest.raises(InputError, match=r"search_r1-0 and .*decor-0 search another index"):
         compare(tmp_path, members)
+
+
+def test_the_pipelines_step_finds_the_runs_by_label_and_seed(done: Done, tmp_path: Path) -> None:
+    named = json.dumps([[member.label, member.config.seed] for member in done.members])
+    page, numbers = tmp_path / "page.html", tmp_path / "numbers.json"
+    assert tasks.compare(str(done.out), named, str(page), str(numbers)) == str(done.out)
+    assert page.read_text() == (done.out / "comparison.html").read_text()
+    assert json.loads(numbers.read_text()) == json.loads((done.out / "comparison.json").read_text())
