@@ -75,7 +75,8 @@ def plan(entrants: Sequence[str], seeds: Sequence[int], budget: int, overrides: 
     common = {key: first.settings[key] for key in SHARED if key in first.settings}
     if not any(text.startswith("model.max_context=") for text in overrides):
         # One context for all, as long as the method that needs most of it was made for.
-        common["model"] = {**(common.get("model") or {}), "max_context": max(entrant.config.model.max_context for entrant in read)}
+        asked = [entrant.config.model.max_context for entrant in read if "max_context" in (entrant.settings.get("model") or {})]
+        common["model"] = {**(common.get("model") or {}), "max_context": max(asked, default=first.config.model.max_context)}
     configs = [_configured(entrant, first, common, budget, overrides) for entrant in read]
     return [
         Member(entrant.label, config.model_copy(update={"seed": seed, "name": f"{entrant.label}-{seed}"}))

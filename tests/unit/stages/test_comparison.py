@@ -79,6 +79,7 @@ def test_an_untrained_method_is_taught_only_where_the_model_is_from_scratch(tmp_
     assert (sft_rows(found), sft_of(found).drills, sft_of(found).lr, found.budget) == (1800 * 16, 640, 3e-3, None)
     assert (sft_of(found).mix, sft_of(found).errors.stop_early) == ({}, 0.0)  # what decor's teacher does is decor's
     assert found.method.prompts == "compact"  # as the first has it
+    assert found.model.max_context == 384  # direct asks for none of its own
     (tmp_path / "real.yaml").write_text(f"method: {{name: decor}}\nmodel: {{path: {tmp_path}}}\n")
     assert sft_rows(by_label(plan([str(tmp_path / "real.yaml"), "direct"], [0], 5000))["direct"]) == 0
 
