@@ -15,6 +15,7 @@ from rolecast.cli import compare, data, demo, deploy, doctor, judge, mcp, pipeli
 from rolecast.disk import disk_fault
 from rolecast.errors import Interrupted, RolecastError
 from rolecast.installed import needing, version
+from rolecast.origin import begin
 from rolecast.processes import prepare_process, say_error
 from rolecast.signals import Stopped, signals_raise
 
@@ -80,6 +81,7 @@ def _main(
 def main() -> None:
     prepare_process()
     arguments = sys.argv[1:] or ["--help"]
+    begin(arguments)
     with signals_raise():
         try:
             with needing(PARTS.get(" ".join(arguments[:2]), PARTS.get(arguments[0], ""))):

@@ -18,6 +18,7 @@ from rolecast.stages.budget import accounts
 from rolecast.stages.comparison import Member, sft_rows
 from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import read_metrics
+from rolecast.stages.report import origin_of
 from rolecast.stages.run import Run, open_run, seconds
 from rolecast.store.artifact import verify, write_text
 from rolecast.store.uri import S3, open_store
@@ -47,7 +48,9 @@ def compare(out: Path | str, members: Sequence[Member], measure: str = "") -> di
         raise InputError(f"{open_ones[0]} has not ended (nor have {len(open_ones) - 1} others); give the command again, it goes on")
     _check_alike(runs)
     read = [_read(member.label, run) for member, run in zip(members, runs, strict=True)]
-    found = {**_protocol(members), **compared(read, measure)}
+    made = [origin_of(run) for run in runs]
+    origin = {part: list(dict.fromkeys(one for of in made for one in of[part])) for part in made[0]}
+    found = {**_protocol(members), "origin": origin, **compared(read, measure)}
     pages = {"comparison.json": json.dumps(found, indent=1), "comparison.html": render_comparison(found)}
     for name, text in pages.items():
         _write(out, name, text)

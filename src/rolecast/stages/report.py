@@ -15,7 +15,7 @@ from rolecast.schedule import Schedule, keys_of
 from rolecast.stages.budget import accounts
 from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import read_metrics
-from rolecast.stages.run import Run, seconds
+from rolecast.stages.run import Run, origins, seconds
 from rolecast.stages.segments import segments_of
 from rolecast.store.artifact import provenance, verify, write_text
 
@@ -35,6 +35,7 @@ def report(run: Run) -> Path:
         "stages": results,
         "controls": {**{f"gold_recall_{stage}": result["gold_recall"] for stage, result in results.items()}, **_controls(schedule, curves)},
         "budget": _budget(run),
+        "origin": origin_of(run),
         "environment": _environment(run),
         "segments": {stage: found for stage in stages if (found := segments_of(run, stage))},
         "seconds": seconds(run),
@@ -57,6 +58,12 @@ def _environment(run: Run) -> dict[str, Any]:
         "index": about.index, "encoder": run.config.retriever.encoder if run.config.retriever.kind in ("dense", "hybrid") else None,
         "judge": about.judged_by, "shared": dict(run.shared), "fingerprint": run.fingerprint,
     }  # fmt: skip
+
+
+def origin_of(run: Run) -> dict[str, list[str]]:
+    """The commits, commands and machines that made what is reported, each once."""
+    noted = [origin for stage in origins(run).values() for origin in stage]
+    return {f"{part}s": list(dict.fromkeys(origin[part] for origin in noted)) for part in ("commit", "command", "machine")}
 
 
 def _budget(run: Run) -> dict[str, Any]:

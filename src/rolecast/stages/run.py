@@ -22,6 +22,7 @@ from typing import TextIO
 from rolecast.config import RunConfig, TrainedConfig, make_config
 from rolecast.errors import ArtifactError, InputError, Interrupted
 from rolecast.identity import Change, changes
+from rolecast.origin import origin
 from rolecast.ports import Store
 from rolecast.processes import die_with_parent
 from rolecast.reading import read_json
@@ -323,6 +324,7 @@ def working(run: Run, stage: str, first: bool = True, training: bool = False) ->
         recover(run.path)
         if training and isinstance(run.store, FencedStore):
             stack.enter_context(only_learner(run.store, run.location))
+        _note_origin(run, stage)
         start = time.monotonic()
         try:
             yield
@@ -348,6 +350,24 @@ def seconds(run: Run) -> dict[str, float]:
         return {str(stage): float(spent) for stage, spent in json.loads(file.read_text()).items()}
     except (ValueError, AttributeError, TypeError):
         raise ArtifactError(f"{file} is damaged: it is no record of seconds; delete it") from None
+
+
+def origins(run: Run) -> dict[str, list[dict[str, str]]]:
+    """What made each stage, one entry for each commit, command and machine that had a part in it."""
+    file = run.recall(run.path / "origins.json")
+    try:
+        found: dict[str, list[dict[str, str]]] = json.loads(file.read_text()) if file.exists() else {}
+        return found
+    except ValueError:
+        raise ArtifactError(f"{file} is damaged: it is no record of what made the run; delete it") from None
+
+
+def _note_origin(run: Run, stage: str) -> None:
+    noted, now = origins(run), origin()
+    if now not in noted.get(stage, []):
+        noted[stage] = [*noted.get(stage, []), now]
+        write_text(run.path / "origins.json", json.dumps(noted, indent=1))
+        run.record(run.path / "origins.json")
 
 
 def _note_seconds(run: Run, stage: str, spent: float) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_rl import THE_THE, Idling
 
 from rolecast.config import RunConfig, make_config
 from rolecast.evaluation.cost import Cost, cost_of, read_cost
@@ -23,7 +24,6 @@ from rolecast.stages.run import Run
 from rolecast.stages.stopping import Stopping
 from rolecast.store.artifact import writing
 from rolecast.types import Action, Objective, Observation, PolicyTerm, Role, Stage, Thread, Trajectory
-from tests.unit.stages.test_rl import THE_THE, Idling
 
 FROM_SFT = Decor(RunConfig().method).schedule()[0]  # type: ignore[arg-type]
 ROUNDS = (
