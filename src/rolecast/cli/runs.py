@@ -97,18 +97,21 @@ def rl(run: RunPath, procs: Procs = None, config: ConfigPath = None, overrides: 
 def evaluate(
     run: RunPath,
     stage: Annotated[str | None, typer.Option(help="Whose model; by default the last one of the schedule.")] = None,
+    profile: Annotated[str, typer.Option(help="Evaluate as released code of a paper does: faithful_search_r1, faithful_coda, …")] = "",
     config: ConfigPath = None,
     overrides: Overrides = None,
 ) -> None:
-    """Greedy evaluation on the held-out test questions."""
+    """Greedy evaluation on the held-out test questions; a profile's is kept beside it, under the profile's name."""
+    from rolecast.evaluation.profiles import find_profile
     from rolecast.evaluation.table import results_table
     from rolecast.schedule import last as last_stage
     from rolecast.stages.evaluate import evaluate as evaluate_stage
 
+    chosen = find_profile(profile)
     run_ = opened(run, config, overrides, stage, model=True)
     name = stage or last_stage(run_.config.schedule)
-    folder = evaluate_stage(run_, name)
-    print(results_table({name: json.loads((folder / "result.json").read_text())}))
+    folder = evaluate_stage(run_, name, chosen)
+    print(results_table({folder.name: json.loads((folder / "result.json").read_text())}))
 
 
 def report(run: RunPath) -> None:

@@ -32,15 +32,16 @@ def cover_exact_match(prediction: str | None, golds: Sequence[str]) -> float:
     return float(any(f" {normalize(gold)} " in padded for gold in golds))
 
 
-def token_f1(prediction: str | None, golds: Sequence[str]) -> float:
-    """The best token F1 over the golds. A yes/no/noanswer that differs scores 0 (HotpotQA's rule)."""
+def token_f1(prediction: str | None, golds: Sequence[str], special: bool = True) -> float:
+    """The best token F1 over the golds. A yes/no/noanswer that differs scores 0 (HotpotQA's rule), unless these are not `special`
+    (SQuAD's): then they are words like others."""
     if prediction is None:
         return 0.0
-    return max((_f1(normalize(prediction), normalize(gold)) for gold in golds), default=0.0)
+    return max((_f1(normalize(prediction), normalize(gold), special) for gold in golds), default=0.0)
 
 
-def _f1(prediction: str, gold: str) -> float:
-    if prediction != gold and (prediction in _SPECIAL or gold in _SPECIAL):
+def _f1(prediction: str, gold: str, special: bool) -> float:
+    if special and prediction != gold and (prediction in _SPECIAL or gold in _SPECIAL):
         return 0.0
     predicted, expected = prediction.split(), gold.split()
     if not predicted or not expected:

@@ -48,6 +48,7 @@ class Collector:
     seed: int
     max_context: int
     in_flight: int
+    forgets: bool = False  # as `Env` has it
     # One loop for all calls: clients of remote services keep their connections in it.
     _loop: asyncio.Runner = field(default_factory=asyncio.Runner)
     _lanes: Lanes | None = None
@@ -88,7 +89,7 @@ class Collector:
             trajectory = Trajectory(
                 f"{episode.group}.{episode.member}", episode.question, episode.group, episode.member, self.method.name, self.seed
             )
-            env = Env(self.engine, self.retriever, self.renderer, trajectory, self.max_context, sampling, phase)
+            env = Env(self.engine, self.retriever, self.renderer, trajectory, self.max_context, sampling, phase, forgets=self.forgets)
             try:
                 await play_episode(self.method, env, self.judge)
             except EngineError:

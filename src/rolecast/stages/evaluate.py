@@ -1,4 +1,4 @@
-"""Evaluation of one stage's model on the held-out test questions: greedy, every row, once."""
+"""Evaluation of one stage's model on the held-out test questions: greedy, every row, once, unless a profile says otherwise."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 from rolecast.evaluation import tasks
 from rolecast.evaluation.cost import cost_of
 from rolecast.evaluation.metrics import shortfall, summarize
+from rolecast.evaluation.profiles import OURS, Profile
 from rolecast.evaluation.tasks import QA, Task
 from rolecast.evaluation.trace import trace
-from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
@@ -27,22 +27,23 @@ from rolecast.store.artifact import verify, writing
 from rolecast.types import Trajectory, Version
 
 
-def evaluate(run: Run, stage: str) -> Path:
-    """Writes `run.evaluation(stage)`: result.json, predictions.jsonl and some traces. Does nothing if it is there.
+def evaluate(run: Run, stage: str, profile: Profile = OURS) -> Path:
+    """Writes `run.evaluation(stage, profile.name)`: result.json, predictions.jsonl and some traces. Does nothing if it is there.
 
     The team plays the whole method from a question's text, as it is served, also where its stage had prepared questions.
     """
     find_trained(run.config.schedule, stage)
-    if not run.has(run.evaluation(stage)):
+    folder = run.evaluation(stage, profile.name)
+    if not run.has(folder):
         require_model(run, stage)
-        with working(run, f"eval_{stage}"):
-            _evaluate(run, stage)
-            run.publish(run.evaluation(stage))
-    verify(run.evaluation(stage), "evaluation")
-    return run.evaluation(stage)
+        with working(run, f"eval_{folder.name}"):
+            _evaluate(run, stage, profile, folder)
+            run.publish(folder)
+    verify(folder, "evaluation")
+    return folder
 
 
-def _evaluate(run: Run, stage: str) -> None:
+def _evaluate(run: Run, stage: str, profile: Profile, folder: Path) -> None:
     c, about = run.config, environment_of(run)
     prepare_torch(c)
     of = find_trained(c.schedule, stage)
@@ -50,16 +51,30 @@ def _evaluate(run: Run, stage: str) -> None:
     team, speakers = finished_team(run, method, of)
     renderer = Renderer(team.tokenizer, method.tags)
     engine = make_engine(c.engine, speakers, renderer, c.model.max_context, str(Version(c.name, 0, 0, stage)), c.lockstep)
-    collector = Collector(method, engine, open_retriever(run), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight)
-    questions = load_questions(run, "test")[: c.eval.n]
+    collector = Collector(
+        method,
+        engine,
+        open_retriever(run),
+        open_judge(run),
+        renderer,
+        c.seed,
+        c.model.max_context,
+        c.engine.in_flight,
+        profile.loses_beginning,
+    )
+    questions = profile.asked(load_questions(run, "test")[: c.eval.n])
     bar = Progress(f"eval {stage}", len(questions))
-    done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], Sampling(0.0), "eval", bar.update)
+    done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], profile.sampling, "eval", bar.update)
     shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
-    task = tasks.find(of.task)
-    cost = cost_of(done, ever_trained(c, of))
-    result = {**summarize(done, c.seed, c.eval.bootstrap, task), "cost": asdict(cost), "method": dict(method.diagnostics(done))}
+    cost, task = cost_of(done, ever_trained(c, of)), profile.task(tasks.find(of.task))
+    done = profile.counted(done)
+    result = {
+        **({"profile": profile.name, "switches": profile.switches} if profile.name else {}),
+        **summarize(done, c.seed, c.eval.bootstrap, task), "cost": asdict(cost), "method": dict(method.diagnostics(done)),
+    }  # fmt: skip
     predictions = [_prediction(t, task) for t in done]
-    with writing(run.evaluation(stage), "evaluation", {"config": run.fingerprint, "stage": stage, "environment": asdict(about)}) as partial:
+    made = {"config": run.fingerprint, "stage": stage, "profile": profile.name, "environment": asdict(about)}
+    with writing(folder, "evaluation", made) as partial:
         (partial / "result.json").write_text(json.dumps(result, indent=1))
         (partial / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in predictions))
         (partial / "traces.json").write_text(json.dumps([trace(t, task) for t in done[: c.eval.traces]]))
@@ -67,7 +82,7 @@ def _evaluate(run: Run, stage: str) -> None:
 
 def _prediction(t: Trajectory, task: Task) -> dict[str, Any]:
     """A row of predictions.jsonl. Its scores are those of answers, where there are gold answers, and the task's own."""
-    answers = QA.scores(t) if t.question.gold.answers else {}
+    answers = QA.scores(t) if t.question.gold.answers and task.name != QA.name else {}
     return {
         "id": t.question.id, "question": t.question.text, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status,
         "searches": t.searches, "scores": {**answers, **task.scores(t)},

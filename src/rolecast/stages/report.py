@@ -29,10 +29,13 @@ def report(run: Run) -> Path:
         verify(run.evaluation(stage), "evaluation")
     results = {stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in evaluated}
     curves = {stage: read_metrics(run.recall(run.stage(stage) / "metrics.jsonl").parent) for stage in stages}
+    under = {path.name: path for path in run.artifacts(run.path / "eval") if "." in path.name}
+    profiles = {name: json.loads((path / "result.json").read_text()) for name, path in under.items() if run.has(path)}
     summary: dict[str, Any] = {
         "method": run.config.method.name,
         "seed": run.config.seed,
         "stages": results,
+        **({"profiles": profiles} if profiles else {}),
         "controls": {**{f"gold_recall_{stage}": result["gold_recall"] for stage, result in results.items()}, **_controls(schedule, curves)},
         "budget": _budget(run),
         "origin": origin_of(run),

@@ -87,8 +87,9 @@ class Run:
         """What a stage ends with."""
         return self.model(stage.name) if stage.trains else self.questions(stage.name)
 
-    def evaluation(self, stage: str) -> Path:
-        return self.path / "eval" / stage
+    def evaluation(self, stage: str, profile: str = "") -> Path:
+        """Of a stage's model, under another evaluation profile than ours beside it."""
+        return self.path / "eval" / (f"{stage}.{profile}" if profile else stage)
 
     @property
     def attempt(self) -> int:

@@ -150,7 +150,7 @@ def page_of(runs: list[Finished]) -> dict[str, Any]:
 def test_the_page_shows_scores_differences_curves_and_costs() -> None:
     reader = Reader(render_comparison(page_of(RUNS)))
     assert reader.open == []
-    for told in ("-37.5 [", "+37.5 [", "before RL", "budget", "Longest context", "<script"):
+    for told in ("-37.5", "+37.5", "before RL", "budget", "Longest context", "<script"):
         assert (told in reader.said) == (told != "<script"), told
 
 
