@@ -56,7 +56,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
     "stages/evaluate.py": [
         ("test evaluated at temperature 1", 'profile.sampling, "eval"', 'type(profile.sampling)(1.0), "eval"'),
         ("test played as training", 'profile.sampling, "eval"', 'profile.sampling, "train"'),
-        ("a profile's score under the plain name", "    folder = run.evaluation(stage, profile.name)", "    folder = run.evaluation(stage)"),
+        ("a profile's score under the plain name", "run.evaluation(stage, profile.name), about", "run.evaluation(stage), about"),
         ("a profile's last partial batch played", 'profile.asked(load_questions(run, "test")[: c.eval.n])', 'load_questions(run, "test")[: c.eval.n]'),
         ("a profile's rule of what counts ignored", "    done = profile.counted(done)\n", ""),
         ("a profile's rule of F1 ignored", "profile.task(tasks.find(of.task))", "tasks.find(of.task)"),

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rolecast.cli import compare, data, demo, deploy, doctor, judge, mcp, pipeline, retriever, rollout, runs, serving
+from rolecast.cli import compare, data, demo, deploy, doctor, judge, mcp, pipeline, retriever, rollout, runs, serving, studies
 from rolecast.disk import disk_fault
 from rolecast.errors import Interrupted, RolecastError
 from rolecast.installed import needing, version
@@ -19,7 +19,19 @@ from rolecast.origin import begin
 from rolecast.processes import prepare_process, say_error
 from rolecast.signals import Stopped, signals_raise
 
-RESUMED = ("demo", "compare", "pipeline", "run", "train", "sft", "rl", "eval", "report")  # commands that find what they did before
+RESUMED = (
+    "demo",
+    "compare",
+    "stability",
+    "long-context",
+    "pipeline",
+    "run",
+    "train",
+    "sft",
+    "rl",
+    "eval",
+    "report",
+)  # commands that find what they did before
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data.app, name="data")
 app.add_typer(data.index_app, name="index")
@@ -41,6 +53,8 @@ app.command("methods")(runs.methods)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 app.command("compare")(compare.compare)
+app.command("stability")(studies.stability)
+app.command("long-context")(studies.long_context)
 
 # The extra that has what a command needs, by the command or its group: where a package is missing, it is the one to install.
 PARTS = {
@@ -53,6 +67,7 @@ PARTS = {
     "eval": "train",
     "index": "retriever",
     "judge": "judge",
+    "long-context": "train",
     "mcp": "mcp",
     "pipeline": "control",
     "pipeline run": "local",
@@ -61,6 +76,7 @@ PARTS = {
     "rollout": "rollout",
     "run": "train",
     "sft": "train",
+    "stability": "local",
     "train": "train",
 }
 

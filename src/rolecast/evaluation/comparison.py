@@ -16,6 +16,7 @@ import numpy as np
 from rolecast.errors import InputError
 from rolecast.evaluation.cost import Cost
 from rolecast.evaluation.metrics import interval
+from rolecast.evaluation.table import aligned
 
 SAMPLES = 10_000  # resamples behind an interval
 
@@ -150,12 +151,7 @@ def comparison_table(found: Mapping[str, Any]) -> str:
         "tokens", "searches", "context", "minutes",
     ]  # fmt: skip
     rows = [_cells(row, against.get(row["method"])) for row in found["methods"]]
-    widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
-    lines = [
-        "  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(line, widths, strict=True)))
-        for line in [head, *rows]
-    ]
-    return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])
+    return aligned(head, rows)
 
 
 def _cells(row: Mapping[str, Any], pair: Mapping[str, Any] | None) -> list[str]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from math import ceil, floor
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rolecast.evaluation.comparison import percent
+from rolecast.evaluation.lines import Line, chart
 from rolecast.evaluation.report import asset, duration
-
-COLOURS = 7  # of report.css; the eighth line is dashed
-WIDTH, HEIGHT, LEFT, BOTTOM = 760, 260, 44, 28  # of a chart, in its own units
 
 
 def render_comparison(found: Mapping[str, Any]) -> str:
@@ -40,9 +37,8 @@ def render_comparison(found: Mapping[str, Any]) -> str:
         pairs={(pair["a"], pair["b"]): pair for pair in found["pairs"]}
         | {(pair["b"], pair["a"]): _turned(pair) for pair in found["pairs"]},
         names=names,
-        colours={name: number % COLOURS for number, name in enumerate(names)},
-        dashes={name: "6 3" if number >= COLOURS else "" for number, name in enumerate(names)},
-        curves=curves(methods),
+        colours={name: number for number, name in enumerate(names)},
+        curves=chart([Line(curve, number) for number, row in enumerate(methods) for curve in row["curves"].values()], share=True),
         stages=stages,
         roles={row["method"]: list(dict.fromkeys([*row["evaluation"]["context"], *row["training"]["context"]])) for row in methods},
         configs=json.dumps(found.get("configs", {}), indent=1, ensure_ascii=False),
@@ -79,37 +75,3 @@ def dots(methods: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         }
         for row in methods
     ]  # fmt: skip
-
-
-def curves(methods: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Polylines of dev scores over sampled tokens, one a seed, with the ticks of both axes; None where nothing was trained."""
-    points = [point for row in methods for curve in row["curves"].values() for point in curve]
-    if not points:
-        return None
-    most = max(point[0] for point in points) or 1.0
-    low, high = floor(10 * min(point[1] for point in points)) / 10, max(ceil(10 * max(point[1] for point in points)) / 10, 0.1)
-    span = max(high - low, 0.1)
-
-    def place(point: Sequence[float]) -> str:
-        x = LEFT + (WIDTH - LEFT - 12) * point[0] / most
-        return f"{x:.1f},{8 + (HEIGHT - BOTTOM - 8) * (1 - (point[1] - low) / span):.1f}"
-
-    lines = [
-        {"method": row["method"], "points": " ".join(map(place, curve))} for row in methods for curve in row["curves"].values() if curve
-    ]
-    across = [{"x": place((most * part / 4, low)).partition(",")[0], "label": f"{most * part / 4:,.0f}"} for part in range(5)]
-    count = round(span * 10)
-    up = [
-        {"y": place((0.0, low + span * part / count)).partition(",")[2], "label": f"{100 * (low + span * part / count):.0f}"}
-        for part in range(count + 1)
-    ]
-    return {
-        "width": WIDTH,
-        "height": HEIGHT,
-        "left": LEFT,
-        "right": WIDTH - 12,
-        "bottom": HEIGHT - BOTTOM,
-        "lines": lines,
-        "across": across,
-        "up": up,
-    }

@@ -68,9 +68,9 @@ def plan(entrants: Sequence[str], seeds: Sequence[int], budget: int, overrides: 
     `InputError` for a name that is there twice, and for an override that no method has.
     """
     read = [Entrant.read(text) for text in entrants]
-    _once("method", [entrant.label for entrant in read])
-    _once("seed", seeds)
-    _override_all(read, overrides)
+    once("method", [entrant.label for entrant in read])
+    once("seed", seeds)
+    override_all(read, overrides)
     first, *_ = read
     common = {key: first.settings[key] for key in SHARED if key in first.settings}
     if not any(text.startswith("model.max_context=") for text in overrides):
@@ -85,14 +85,16 @@ def plan(entrants: Sequence[str], seeds: Sequence[int], budget: int, overrides: 
     ]
 
 
-def _once(what: str, named: Sequence[Any]) -> None:
+def once(what: str, named: Sequence[Any]) -> None:
+    """Raises InputError where nothing is named, or something twice."""
     if not named:
         raise InputError(f"name at least one {what}")
     if twice := [one for one in named if named.count(one) > 1]:
         raise InputError(f"{what} {twice[0]} is named twice; name each once")
 
 
-def _override_all(entrants: Sequence[Entrant], overrides: Sequence[str]) -> None:
+def override_all(entrants: Sequence[Entrant], overrides: Sequence[str]) -> None:
+    """Changes a key of every method that has it; `InputError` where none has."""
     for text in overrides:
         part, _, rest = text.partition("=")[0].partition(".")
         if part in GIVEN:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from rolecast.config import RunConfig
 from rolecast.evaluation import tasks
 from rolecast.evaluation.cost import cost_of
 from rolecast.evaluation.metrics import shortfall, summarize
 from rolecast.evaluation.profiles import OURS, Profile
 from rolecast.evaluation.tasks import QA, Task
 from rolecast.evaluation.trace import trace
+from rolecast.ports import Retriever
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
@@ -26,24 +29,37 @@ from rolecast.stages.team import finished_team, load_questions, prepare_torch, r
 from rolecast.store.artifact import verify, writing
 from rolecast.types import Trajectory, Version
 
+Around = Callable[[Retriever, Renderer], Retriever]  # what a study puts around a run's retriever
+
 
 def evaluate(run: Run, stage: str, profile: Profile = OURS) -> Path:
     """Writes `run.evaluation(stage, profile.name)`: result.json, predictions.jsonl and some traces. Does nothing if it is there.
 
     The team plays the whole method from a question's text, as it is served, also where its stage had prepared questions.
     """
+    about = {"profile": profile.name, "switches": profile.switches} if profile.name else {}
+    return _committed(run, run, stage, profile, run.evaluation(stage, profile.name), about, lambda retriever, renderer: retriever)
+
+
+def evaluate_as(run: Run, stage: str, name: str, config: RunConfig, switches: Mapping[str, Any], around: Around) -> Path:
+    """As `evaluate`, with another config of the same method and what is put `around` the retriever: kept under `name`, which says so with
+    its `switches`, beside the plain evaluation."""
+    about = {"profile": name, "switches": dict(switches)}
+    return _committed(run, replace(run, config=config), stage, OURS, run.evaluation(stage, name), about, around)
+
+
+def _committed(run: Run, as_run: Run, stage: str, profile: Profile, folder: Path, about: Mapping[str, Any], around: Around) -> Path:
     find_trained(run.config.schedule, stage)
-    folder = run.evaluation(stage, profile.name)
     if not run.has(folder):
         require_model(run, stage)
         with working(run, f"eval_{folder.name}"):
-            _evaluate(run, stage, profile, folder)
+            _evaluate(as_run, stage, profile, folder, about, around)
             run.publish(folder)
     verify(folder, "evaluation")
     return folder
 
 
-def _evaluate(run: Run, stage: str, profile: Profile, folder: Path) -> None:
+def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mapping[str, Any], around: Around) -> None:
     c, about = run.config, environment_of(run)
     prepare_torch(c)
     of = find_trained(c.schedule, stage)
@@ -52,16 +68,9 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path) -> None:
     renderer = Renderer(team.tokenizer, method.tags)
     engine = make_engine(c.engine, speakers, renderer, c.model.max_context, str(Version(c.name, 0, 0, stage)), c.lockstep)
     collector = Collector(
-        method,
-        engine,
-        open_retriever(run),
-        open_judge(run),
-        renderer,
-        c.seed,
-        c.model.max_context,
-        c.engine.in_flight,
+        method, engine, around(open_retriever(run), renderer), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight,
         profile.loses_beginning,
-    )
+    )  # fmt: skip
     questions = profile.asked(load_questions(run, "test")[: c.eval.n])
     bar = Progress(f"eval {stage}", len(questions))
     done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], profile.sampling, "eval", bar.update)
@@ -69,11 +78,11 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path) -> None:
     cost, task = cost_of(done, ever_trained(c, of)), profile.task(tasks.find(of.task))
     done = profile.counted(done)
     result = {
-        **({"profile": profile.name, "switches": profile.switches} if profile.name else {}),
+        **said,
         **summarize(done, c.seed, c.eval.bootstrap, task), "cost": asdict(cost), "method": dict(method.diagnostics(done)),
     }  # fmt: skip
     predictions = [_prediction(t, task) for t in done]
-    made = {"config": run.fingerprint, "stage": stage, "profile": profile.name, "environment": asdict(about)}
+    made = {"config": run.fingerprint, "stage": stage, "profile": said.get("profile", ""), "environment": asdict(about)}
     with writing(folder, "evaluation", made) as partial:
         (partial / "result.json").write_text(json.dumps(result, indent=1))
         (partial / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in predictions))
