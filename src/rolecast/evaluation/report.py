@@ -250,6 +250,17 @@ def _controls(summary: Mapping[str, Any]) -> list[Json]:
         pairs = value.items() if isinstance(value, Mapping) else [("", value)]
         items = [(str(key).replace("_", " "), _shown(item)) for key, item in pairs]
         rows.append({"label": str(name).replace("_", " "), "score": score(value), "values": items})
+    return rows + _costs(summary)
+
+
+def _costs(summary: Mapping[str, Any]) -> list[Json]:
+    """What each RL and rollout stage cost, and the longest context of each role in it."""
+    rows: list[Json] = []
+    for stage, cost in _mapping(_mapping(summary.get("budget")).get("stages")).items():
+        told = {key: value for key, value in _mapping(cost).items() if key != "context"}
+        contexts = {f"context of {role}": tokens for role, tokens in _mapping(_mapping(cost).get("context")).items()}
+        items = [(str(key).replace("_", " "), _shown(value)) for key, value in {**told, **contexts}.items()]
+        rows.append({"label": f"{_label(stage)}, cost", "score": None, "values": items})
     return rows
 
 
