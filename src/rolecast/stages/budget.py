@@ -45,7 +45,7 @@ def accounts(run: Run, stages: Sequence[Stage]) -> dict[str, dict[str, Any]]:
     """What each finished RL or rollout stage cost, by its name, as its artifact tells, and why RL ended."""
     found = {}
     for stage in stages:
-        manifest = run.manifest(run.result(stage)) if stage.kind != "sft" else None
+        manifest = run.manifest(run.result(stage))
         made = json.loads(manifest)["provenance"] if manifest is not None else {}
         if "cost" in made:
             found[stage.name] = {**made["cost"], **({"ended": made["ended"]} if made.get("ended") else {})}

@@ -12,11 +12,11 @@ from rolecast.evaluation.comparison import Finished, Point, compared
 from rolecast.evaluation.comparison_page import render_comparison
 from rolecast.evaluation.cost import Cost, read_cost
 from rolecast.methods.registry import find
+from rolecast.ports import EXTERNAL
 from rolecast.schedule import find as find_stage
 from rolecast.schedule import last
 from rolecast.stages.budget import accounts
 from rolecast.stages.comparison import Member, sft_rows
-from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.report import origin_of
 from rolecast.stages.run import Run, open_run, seconds
@@ -80,16 +80,26 @@ def _protocol(members: Sequence[Member]) -> dict[str, Any]:
 
 
 def _check_alike(runs: Sequence[Run]) -> None:
-    """Runs of one seed search one index and answer the same questions."""
+    """Runs of one seed search one corpus by one ranker, have one judge, and answer the same questions."""
     by_seed: dict[int, tuple[Run, str, set[str]]] = {}
     for run in runs:
         asked = set(_scores(run, last(run.config.schedule)))
-        about = environment_of(run)
-        first, index, questions = by_seed.setdefault(run.config.seed, (run, f"{about.index} {about.judged_by.split()[0]}", asked))
-        if f"{about.index} {about.judged_by.split()[0]}" != index:
+        first, met, questions = by_seed.setdefault(run.config.seed, (run, _environment(run), asked))
+        if _environment(run) != met:
             raise InputError(f"{run.place} and {first.place} search another index, or have another judge: they cannot be compared")
         if asked != questions:
             raise InputError(f"{run.place} and {first.place} were not asked the same questions: they cannot be compared")
+
+
+def _environment(run: Run) -> str:
+    """What episodes meet. An index is told by its corpus and its ranker: the same passages may be embedded with other last bits elsewhere."""
+    c = run.config.retriever
+    manifest = run.manifest(run.index)
+    if c.kind == EXTERNAL or c.index or manifest is None:
+        searched = run.shared.get("retriever.index", "")
+    else:
+        searched = json.loads(manifest)["files"]["corpus.jsonl"]["sha256"]
+    return " ".join([c.kind, c.encoder if c.kind in ("dense", "hybrid") else "", searched, run.config.judge.model])
 
 
 def _read(label: str, run: Run) -> Finished:

@@ -65,6 +65,9 @@ def test_pairs_are_of_the_same_questions_with_the_same_seeds() -> None:
     assert pair["low"] < pair["mean"] < pair["high"] <= 0
     shifted = [*RUNS[:2], run("solo", 1, [0.0, 0.0, 1.0, 1.0]), run("solo", 2, [0.0] * 4)]
     assert compared(shifted)["pairs"][0]["n"] == 4  # of seed 1 alone
+    same = [run("a", 0, [1.0, 1.0], questions=7), run("b", 0, [0.0, 0.0], questions=7), run("b", 1, [1.0, 1.0], questions=7)]
+    assert compared(same)["pairs"][0]["mean"] == -1.0  # b's other seed has no partner, though it was asked the same
+    assert compared([*same, run("a", 1, [0.0, 0.0], questions=7)])["pairs"][0]["mean"] == 0.0
     with pytest.raises(InputError, match="solo and decor have no question of one seed in common"):
         compared([RUNS[0], run("solo", 7, [1.0])])
 

@@ -128,8 +128,9 @@ class Done:
         self.out, self.members = out, members
         for member in members:
             run = create(out / member.key, member.config)
-            with writing(run.index, "index", {"about": index}):
-                pass
+            with writing(run.index, "index", {}) as partial:
+                (partial / "corpus.jsonl").write_text(index)
+                (partial / "ranker").write_text(member.key)  # its last bits may differ
             for name in ("sft", "rl"):
                 made = {"cost": asdict(Cost(5000, context={"planner": 40})), "ended": "budget"}
                 with writing(run.model(name), "model", made if name == "rl" else {}):

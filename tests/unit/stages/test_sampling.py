@@ -428,3 +428,10 @@ def test_what_a_rollout_is_given_tells_nothing_of_what_it_earned() -> None:
             given[m][u.reward] += 1
     assert all(abs(count - 1000) < 120 for counts in given for count in counts.values())
     assert all(len(counts) == 4 for counts in given)
+
+
+def test_turns_keep_their_place_whatever_order_a_rollout_lists_them_in() -> None:
+    forth, back = ([unit(10.0 * m + t, "searcher", t) for t in order] for m, order in enumerate(((0, 1, 2), (2, 1, 0))))
+    group = played("g", [forth, back])
+    swapped = next(found for seed in range(9) if (found := shuffled([group], random.Random(seed)))[0].reward == 10)
+    assert [u.reward for u in swapped] == [10, 11, 12, 2, 1, 0]
