@@ -55,6 +55,8 @@ def headline(found: Mapping[str, Any]) -> str:
         return f"{said}."
     pair = next(p for p in found["pairs"] if {p["a"], p["b"]} == {best["method"], ranked[1]["method"]})
     ahead = pair if pair["a"] == best["method"] else _turned(pair)
+    if not ahead["mean"]:
+        return f"{best['method']} and {ranked[1]['method']} score highest and the same, {percent(best['mean'])} on {ahead['n']:,} questions."
     sure = "" if ahead["low"] > 0 else ", an interval that holds 0"
     return (
         f"{said}; it is {100 * ahead['mean']:.1f} points [{100 * ahead['low']:.1f}, {100 * ahead['high']:.1f}] ahead of "
@@ -63,7 +65,7 @@ def headline(found: Mapping[str, Any]) -> str:
 
 
 def _turned(pair: Mapping[str, Any]) -> dict[str, Any]:
-    return {**pair, "a": pair["b"], "b": pair["a"], "mean": -pair["mean"], "low": -pair["high"], "high": -pair["low"]}
+    return {**pair, "a": pair["b"], "b": pair["a"], "mean": 0.0 - pair["mean"], "low": 0.0 - pair["high"], "high": 0.0 - pair["low"]}
 
 
 def dots(methods: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ def collapsed_at(scores: Sequence[tuple[int, float]]) -> int | None:
     best, since, low = 0.0, None, 0
     for step, score in scores:
         best = max(best, score)
-        if best > 0 and score < FRACTION * best:
+        if score < FRACTION * best:
             since, low = (step if since is None else since), low + 1
         else:
             since, low = None, 0

@@ -157,6 +157,10 @@ def test_the_page_shows_scores_differences_curves_and_costs() -> None:
         assert (told in reader.said) == (told != "<script"), told
 
 
+def test_a_difference_of_nothing_has_no_sign_of_minus() -> None:
+    assert "-0.0" not in Reader(render_comparison(page_of([run("a", 0, [0.0, 1.0]), run("b", 0, [0.0, 1.0])]))).said
+
+
 def test_the_page_of_one_untrained_method_has_neither_pairs_nor_curves() -> None:
     said = Reader(render_comparison(page_of([run("direct<b>", 0, [1.0, 0.0], trained=False)]))).said
     assert "direct<b>" in said  # as text
@@ -170,6 +174,7 @@ def test_the_headline_says_whether_the_best_is_surely_ahead() -> None:
     assert sure == "b scores highest, 100.0 [100.0, 100.0]; it is 100.0 points [100.0, 100.0] ahead of a on the same 40 questions."
     doubtful = headline(compared([run("a", 0, [1.0, 0.0, 1.0]), run("b", 0, [0.0, 1.0, 0.0])]))
     assert doubtful.endswith("on the same 3 questions, an interval that holds 0.")
+    assert headline(compared([run("a", 0, [0.0]), run("b", 0, [0.0])])) == "a and b score highest and the same, 0.0 on 1 questions."
     assert headline(compared([RUNS[0]])) == "decor scores highest, 75.0 [25.0, 100.0]."
 
 
