@@ -56,7 +56,9 @@ def headline(found: Mapping[str, Any]) -> str:
     pair = next(p for p in found["pairs"] if {p["a"], p["b"]} == {best["method"], ranked[1]["method"]})
     ahead = pair if pair["a"] == best["method"] else _turned(pair)
     if not ahead["mean"]:
-        return f"{best['method']} and {ranked[1]['method']} score highest and the same, {percent(best['mean'])} on {ahead['n']:,} questions."
+        return (
+            f"{best['method']} and {ranked[1]['method']} score highest and the same, {percent(best['mean'])} on {ahead['n']:,} questions."
+        )
     sure = "" if ahead["low"] > 0 else ", an interval that holds 0"
     return (
         f"{said}; it is {100 * ahead['mean']:.1f} points [{100 * ahead['low']:.1f}, {100 * ahead['high']:.1f}] ahead of "

@@ -40,15 +40,16 @@ class Cost:
 
 
 def cost_of(trajectories: Sequence[Trajectory], trained: Collection[str]) -> Cost:
-    """`trained`: the roles whose tokens are `sampled`."""
+    """`trained`: the roles whose tokens are `sampled`, unless an external service spoke in a role's place."""
     threads = [thread for t in trajectories for thread in t.threads]
-    spoken = [(thread.role in trained, sum(len(action.ids) for action in thread.actions)) for thread in threads]
+    own = [thread.role in trained and not thread.slot.startswith("external:") for thread in threads]
+    spoken = [(counts, sum(len(action.ids) for action in thread.actions)) for counts, thread in zip(own, threads, strict=True)]
     context: dict[str, int] = {}
     for thread in threads:
         context[thread.role] = max(context.get(thread.role, 0), len(thread.ids))
     return Cost(
-        sampled=sum(count for own, count in spoken if own),
-        frozen=sum(count for own, count in spoken if not own),
+        sampled=sum(count for counts, count in spoken if counts),
+        frozen=sum(count for counts, count in spoken if not counts),
         prompt=sum(len(thread.ids) for thread in threads) - sum(count for _, count in spoken),
         searches=sum(t.searches for t in trajectories),
         judge_calls=sum(t.judge_calls for t in trajectories),

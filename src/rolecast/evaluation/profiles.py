@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rolecast.errors import InputError, RolecastError
 from rolecast.evaluation.tasks import QA, Scores, Task
 from rolecast.ports import Sampling
-from rolecast.rewards.text import normalize, token_f1
+from rolecast.rewards.text import SPECIAL, normalize, token_f1
 from rolecast.types import Question, Trajectory
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -29,8 +29,9 @@ class Profile:
     batch: int | None = None  # rows are played in batches of this, and the last partial batch is dropped
     prompt_answers: bool = False  # an episode without an answer has the last one that stands anywhere in its last context
     loses_beginning: bool = False  # a context that is too long loses its beginning, where the episode would end
-    drops_failed: bool = False  # episodes that a fault ended count for nothing
-    yes_no: Literal["hotpot", "squad", "left_out"] = "hotpot"  # F1 of yes and no: 0 unless equal, by words, or not scored
+    drops_failed: bool = False  # episodes without an answer count for nothing
+    # F1 of yes and no: 0 unless equal; by their words; or not scored where both answer and golds say one of them, and 0 for another answer
+    yes_no: Literal["hotpot", "squad", "left_out"] = "hotpot"
 
     @property
     def sampling(self) -> Sampling:
@@ -55,9 +56,11 @@ class Profile:
 
     def counted(self, done: Sequence[Trajectory]) -> list[Trajectory]:
         """The episodes that count, with the answers that count. RolecastError where none does."""
-        kept = [t for t in done if t.status == "ok" or not self.drops_failed]
+        kept = [t for t in done if t.answer is not None or not self.drops_failed]
         if not kept:
-            raise RolecastError(f"profile {self.name} drops episodes that failed, and all {len(done)} did; evaluate without it to see why")
+            raise RolecastError(
+                f"profile {self.name} drops episodes without an answer, and all {len(done)} are; evaluate without it to see why"
+            )
         return [replace(t, answer=_last_answer(t)) if self.prompt_answers and t.answer is None else t for t in kept]
 
     def task(self, task: Task) -> Task:
@@ -68,7 +71,7 @@ class Profile:
 
     def _scores(self, t: Trajectory) -> Scores:
         golds = t.question.gold.answers
-        if self.yes_no == "left_out" and any(normalize(gold) in ("yes", "no") for gold in golds):
+        if self.yes_no == "left_out" and t.answer is not None and all(normalize(text) in SPECIAL for text in (t.answer, *golds)):
             return {**QA.scores(t), "f1": None}
         return {**QA.scores(t), "f1": token_f1(t.answer, golds, special=self.yes_no != "squad")}
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_SPECIAL = frozenset({"yes", "no", "noanswer"})
+SPECIAL = frozenset({"yes", "no", "noanswer"})
 
 
 def normalize(text: str) -> str:
@@ -41,7 +41,7 @@ def token_f1(prediction: str | None, golds: Sequence[str], special: bool = True)
 
 
 def _f1(prediction: str, gold: str, special: bool) -> float:
-    if special and prediction != gold and (prediction in _SPECIAL or gold in _SPECIAL):
+    if special and prediction != gold and (prediction in SPECIAL or gold in SPECIAL):
         return 0.0
     predicted, expected = prediction.split(), gold.split()
     if not predicted or not expected:

@@ -67,18 +67,18 @@ def test_an_unanswered_episode_has_the_last_answer_of_its_context() -> None:
 
 
 def test_failed_episodes_count_for_nothing() -> None:
-    done = [episode("a"), episode(None, "x", "format"), episode(None, "x", "length"), episode(None, "x", "error")]
+    done = [episode("a"), episode("a", "x", "error"), episode(None, "x", "format"), episode(None, "x", "length"), episode(None, "x")]
     profile = Profile("p", drops_failed=True)
-    assert profile.counted(done) == done[:1]
-    with pytest.raises(RolecastError, match="all 3 did"):
-        profile.counted(done[1:])
+    assert profile.counted(done) == done[:2]
+    with pytest.raises(RolecastError, match="all 3 are"):
+        profile.counted(done[2:])
 
 
 @pytest.mark.parametrize(
     ("answer", "gold", "hotpot", "squad", "left_out"),
     [
-        ("yes it is", "yes", 0.0, 0.5, None), ("yes", "yes", 1.0, 1.0, None), ("no", "yes", 0.0, 0.0, None), ("no one", "no man", 0.5, 0.5, 0.5),
-        ("no", "no one", 0.0, 2 / 3, 0.0), (None, "No.", 0.0, 0.0, None),
+        ("yes it is", "yes", 0.0, 0.5, 0.0), ("yes", "yes", 1.0, 1.0, None), ("no", "yes", 0.0, 0.0, None), ("no one", "no man", 0.5, 0.5, 0.5),
+        ("no", "no one", 0.0, 2 / 3, 0.0), (None, "No.", 0.0, 0.0, 0.0),
     ],
 )  # fmt: skip
 def test_rules_for_yes_and_no(answer: str | None, gold: str, hotpot: float, squad: float, left_out: float | None) -> None:

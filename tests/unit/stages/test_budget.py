@@ -90,6 +90,8 @@ def test_costs_tell_who_spoke_what_was_read_and_the_longest_context() -> None:
     first = Trajectory(
         "t", THE_THE, "g", 0, "decor", 0, threads=[said("planner", 5, 2), said("judge", 1, 4)], searches=2, judge_calls=3, judge_tokens=70
     )
+    outside = Trajectory("v", THE_THE, "g", 2, "decor", 0, threads=[replace(said("planner", 0, 3), slot="external:endpoint")])
+    assert cost_of([outside], {"planner"}) == Cost(0, 3, context={"planner": 3})
     second = Trajectory("u", THE_THE, "g", 1, "decor", 0, threads=[said("planner", 3, 9, probe=True)], searches=1)
     cost = cost_of([first, second], {"planner"})
     assert cost == Cost(11, 4, 9, 3, 3, 70, {"planner": 12, "judge": 5})

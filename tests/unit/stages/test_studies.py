@@ -135,7 +135,7 @@ def test_passages_are_lengthened_from_the_runs_own_corpus(tmp_path: Path, run: R
     assert evaluated.around(inner, RENDERER) is inner
 
 
-@pytest.mark.parametrize(("overrides", "key"), [(["method.depth=3"], "method.depth"), (["seed=3"], "seed")])
+@pytest.mark.parametrize(("overrides", "key"), [(["method.depth=3"], "method.depth"), (["seed=3"], "seed"), (["k=3"], "k")])
 def test_keys_that_are_not_the_methods_are_refused_before_any_work(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, overrides: list[str], key: str
 ) -> None:
