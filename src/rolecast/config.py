@@ -200,7 +200,7 @@ class RlConfig(TrainedConfig, PlayedConfig):
     ratio_gate: float | None = Field(None, gt=0)  # bound of the mean |ratio - 1| on fresh tokens; by default what the dtype explains
     idle_steps: int = Field(3, ge=1, json_schema_extra=SEGMENT)  # so many steps in a row from which nothing could be learned end the stage
     kl: float | None = Field(None, ge=0)  # coefficient of every objective's KL term, in place of the method's
-    shuffle_rewards: bool = False  # a control: rewards permuted inside groups
+    shuffle_rewards: bool = False  # a control: whole rollouts of a question exchange what they earned
     eval_every: int = Field(10, ge=1)  # steps between two evaluations on dev
     dev: int = Field(120, ge=1)  # questions of an in-loop evaluation
     guard: GuardConfig = GuardConfig()
@@ -227,6 +227,8 @@ class EvalConfig(Closed):
 class RunConfig(Closed):
     name: str = "run"  # of the run; a new one makes another run
     seed: int = Field(0, ge=-(2**63), lt=2**63)  # draws the world, the model and the samples
+    # tokens that trained roles may sample in all RL stages and in the rollout stages before them; RL ends at the step that passes it
+    budget: int | None = Field(None, ge=1)
     lockstep: bool = False  # two runs are bitwise equal, on one machine's CPUs; slower
     threads: int | None = Field(None, ge=1, le=4096, json_schema_extra=SHAPE)  # torch threads; by default as many as there are cores
     method: SerializeAsAny[MethodConfig] = Field(default_factory=registry.default_config)

@@ -105,10 +105,13 @@ class Retriever(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Role kinds give ±1, `answer` gives [0, 1]; `score is None` is unscored, with the reason."""
+    """Role kinds give ±1, `answer` gives [0, 1]; `score is None` is unscored, with the reason. `tokens`: what a model read and said
+    for it; 0 where none was asked, or where it does not tell.
+    """
 
     score: float | None
     reason: str = ""
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,6 +214,8 @@ class Trajectory:
     status: Status = "ok"
     fault: str = ""  # what failed, where `status` is "error"
     searches: int = 0
+    judge_calls: int = 0
+    judge_tokens: int = 0  # of the judge's model, read and said, as far as it tells
     retrieved: list[str] = field(default_factory=list)
     rewards: list[Reward] = field(default_factory=list)
     prepared: Mapping[str, Any] | None = None

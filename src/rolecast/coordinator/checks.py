@@ -36,6 +36,8 @@ def faults(lease: Lease, trajectories: Sequence[Trajectory], rules: Rules | None
             yield f"member {t.member} is called {_short(t.id)}, not {group.id}.{t.member}"
         if not 0 <= t.searches <= MOST_SEARCHES:
             yield f"{t.id} has {_short(t.searches)} searches"
+        if min(t.judge_calls, t.judge_tokens) < 0:
+            yield f"{t.id} has {_short(t.judge_calls)} judge calls of {_short(t.judge_tokens)} tokens"
         if rules is not None and t.method != rules.method:
             yield f"{t.id} is an episode of method {_short(t.method)}; the run's is {rules.method}"
     threads = [thread for t in trajectories for thread in t.threads]

@@ -32,11 +32,12 @@ def cover_exact_match(prediction: str | None, golds: Sequence[str]) -> float:
     return float(any(f" {normalize(gold)} " in padded for gold in golds))
 
 
-def token_f1(prediction: str | None, golds: Sequence[str]) -> float:
-    """The best token F1 over the golds. A yes/no/noanswer that differs scores 0 (HotpotQA's rule)."""
+def token_f1(prediction: str | None, golds: Sequence[str], special: bool = True) -> float:
+    """The best token F1 over the golds. A yes/no/noanswer that differs scores 0 (HotpotQA's rule), unless these are not `special`
+    (SQuAD's): then they are words like others."""
     if prediction is None:
         return 0.0
-    return max((_f1(normalize(prediction), normalize(gold)) for gold in golds), default=0.0)
+    return max((_f1(normalize(prediction), normalize(gold), special) for gold in golds), default=0.0)
 
 
 def yes_or_no(golds: Sequence[str]) -> bool:
@@ -44,8 +45,8 @@ def yes_or_no(golds: Sequence[str]) -> bool:
     return any(normalize(gold) in ("yes", "no") for gold in golds)
 
 
-def _f1(prediction: str, gold: str) -> float:
-    if prediction != gold and (prediction in SPECIAL or gold in SPECIAL):
+def _f1(prediction: str, gold: str, special: bool) -> float:
+    if special and prediction != gold and (prediction in SPECIAL or gold in SPECIAL):
         return 0.0
     predicted, expected = prediction.split(), gold.split()
     if not predicted or not expected:

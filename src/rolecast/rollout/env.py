@@ -80,6 +80,7 @@ class Env:
     path: tuple[str, ...] = ()
     probing: bool = False
     watcher: Watcher | None = None
+    forgets: bool = False  # a context that is too long loses its beginning, where the episode would end
     _threads: list[Thread] | None = None  # where this env records; the episode's own in the trajectory
     _retrieved: list[str] | None = None
     _names: _Names = field(default_factory=_Names)
@@ -177,8 +178,9 @@ class Env:
         t, turn, role = self.trajectory, live.turn, live.role
         if live.room < 1:
             raise Overflow(live.thread, live.room, self.max_context)
+        ids = live.thread.ids[-max(1, self.max_context - role.max_tokens) :] if self.forgets else live.thread.ids
         request = GenerateRequest(
-            live.thread.ids, role.slot, min(role.max_tokens, live.room), role.stop, live.sampling,
+            ids, role.slot, min(role.max_tokens, live.room), role.stop, live.sampling,
             seed_of(t.seed, t.group, t.member, live.thread.id, turn), f"{live.thread.id}#{turn}",
             () if endpoint_of(role.slot) is None else tuple(live.said),
         )  # fmt: skip
@@ -237,7 +239,7 @@ class LiveThread:
     @property
     def room(self) -> int:
         """How many tokens more the context takes."""
-        return self.env.max_context - len(self.thread.ids)
+        return self.role.max_tokens if self.env.forgets else self.env.max_context - len(self.thread.ids)
 
     async def act(self, parse: Callable[[str], T | None]) -> tuple[Action, T | None]:
         """Samples one turn. The second value is what `parse` made of its text: None marks the action invalid.

@@ -242,3 +242,24 @@ def test_a_model_that_hangs_leaves_every_judgement_unscored_and_none_an_error(se
         found = asyncio.run(many())
     assert [verdict.score for verdict in found] == [None] * 24
     assert all("judge model" in verdict.reason for verdict in found)  # each was answered, none merely gave up
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"total_tokens": 120, "prompt_tokens": 100}, 120),
+        ({}, 0),
+        (None, 0),
+        ({"total_tokens": "many"}, 0),
+        ({"total_tokens": -3}, 0),
+        ([7], 0),
+    ],
+)
+def test_a_verdict_tells_what_the_endpoint_says_that_it_cost(server: tuple[str, Endpoint], usage: Any, tokens: int) -> None:
+    reply = {"choices": [{"message": {"content": "right\nScore: 0.5"}, "finish_reason": "stop"}], "usage": usage}
+    assert ask(server, reply) == Verdict(0.5, "right", tokens)
+
+
+def test_an_unreadable_verdict_costs_too(server: tuple[str, Endpoint]) -> None:
+    reply = {"choices": [{"message": {"content": "hm"}, "finish_reason": "stop"}], "usage": {"total_tokens": 9}}
+    assert (ask(server, reply).score, ask(server, reply).tokens) == (None, 9)
