@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rolecast.errors import InputError
-from rolecast.types import TRAIN, Role, Slot, Stage
+from rolecast.types import TRAIN, Role, Slot, Stage, endpoint_of
 
 Schedule = tuple[Stage, ...]
 # Of a stage: its folder in a run, a part of job names, a label's value, a step of the pipeline.
@@ -93,8 +93,6 @@ def _check_name(name: str) -> None:
 def _check_data(stage: Stage, prepared: Mapping[str, Stage]) -> None:
     if stage.data == TRAIN:
         return
-    if stage.kind == "sft":
-        raise ValueError(f"stage {stage.name!r} draws from a teacher's throw-away worlds, not from {stage.data!r}: leave its data out")
     if stage.data not in prepared:
         there = ", ".join(map(repr, (TRAIN, *prepared)))
         raise ValueError(
@@ -115,6 +113,8 @@ def _check_objectives(stage: Stage) -> None:
         raise ValueError(f"stage {stage.name!r} has two objectives {twice[0]!r}")
     if both := set(stage.trained) & set(stage.critics):
         raise ValueError(f"stage {stage.name!r} has {sorted(both)[0]!r} as a policy and as a critic")
+    if outside := [slot for slot in (*stage.trained, *stage.critics) if endpoint_of(slot) is not None]:
+        raise ValueError(f"stage {stage.name!r} trains {outside[0]!r}, which is no weights of the team: nobody can train an endpoint")
     for slot in (*stage.trained, *stage.critics):
         rates = {objective.rates[slot] for objective in stage.objectives if slot in objective.rates}
         if len(rates) > 1:
@@ -124,7 +124,9 @@ def _check_objectives(stage: Stage) -> None:
 def _check_roles(stage: Stage, roles: Mapping[str, Role]) -> None:
     if unknown := sorted(set(stage.slots) - set(roles)):
         raise ValueError(f"stage {stage.name!r} gives a slot to {unknown[0]!r}, which is no role; there are {', '.join(roles)}")
-    spoken = {stage.slots.get(name, role.slot) for name, role in roles.items()}
+    if unknown := sorted(set(stage.silent) - set(roles)):
+        raise ValueError(f"stage {stage.name!r} does without {unknown[0]!r}, which is no role; there are {', '.join(roles)}")
+    spoken = {stage.slots.get(name, role.slot) for name, role in roles.items() if name not in stage.silent}
     if mute := sorted(set(stage.trained) - spoken):
         raise ValueError(f"stage {stage.name!r} trains {mute[0]!r}, which no role speaks with in it")
 

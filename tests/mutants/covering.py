@@ -20,7 +20,7 @@ COVERING: dict[str, tuple[str, ...]] = {
     "weights/team.py": ("unit/weights", "unit/learner", "unit/stages/test_finished_team.py", "unit/stages/test_trainer.py"),
     "stages/rl.py": STAGES,
     "stages/rollout.py": ("unit/stages/test_rollout_stage.py",),
-    "stages/sampling.py": ("unit/stages/test_sampling.py", *STAGES),
+    "stages/sampling.py": ("unit/stages/test_sampling.py", "unit/stages/test_cast.py", *STAGES),
     "stages/evaluate.py": ("unit/stages/test_evaluate.py",),
     "stages/sft.py": ("unit/stages/test_sft.py",),
     "identity.py": ("unit/test_identity.py", "unit/stages/test_run.py"),
@@ -35,7 +35,14 @@ COVERING: dict[str, tuple[str, ...]] = {
     "stages/segments.py": ("unit/stages/test_segments.py", "unit/stages/test_trainer.py"),
     "stages/inputs.py": ("unit/stages/test_inputs.py",),
     "rollout/remote.py": ("unit/rollout/test_remote.py", "unit/stages/test_publish.py"),
-    "rollout/env.py": ("unit/rollout/test_env.py", "unit/rollout/test_collect.py", "unit/rollout/test_render.py", "unit/methods"),
+    "rollout/engines/external.py": ("unit/rollout/test_external.py", "contract/test_engine.py"),
+    "rollout/env.py": (
+        "unit/rollout/test_env.py",
+        "unit/rollout/test_collect.py",
+        "unit/rollout/test_render.py",
+        "unit/rollout/test_external.py",
+        "unit/methods",
+    ),
     "rollout/collect.py": ("unit/rollout/test_collect.py", "unit/rollout/test_worker.py", "unit/rollout", "unit/methods"),
     "rollout/scheduler.py": ("unit/rollout/test_play.py", "unit/rollout/test_scheduler.py", "unit/rollout"),
     "rollout/worker.py": ("unit/rollout/test_worker.py", "unit/rollout/test_rollouts.py"),
@@ -44,6 +51,8 @@ COVERING: dict[str, tuple[str, ...]] = {
 }
 METHODS: dict[str, tuple[str, ...]] = {
     "methods/decor/method.py": ("unit/methods/test_decor.py",),
+    "methods/coda/method.py": ("unit/methods/test_coda.py", "unit/methods/test_coda_rewards.py", "unit/methods/test_coda_credit.py"),
+    "methods/coda/rewards.py": ("unit/methods/test_coda_rewards.py",),
     "methods/search_r1/method.py": ("unit/methods/test_search_r1.py",),
 }
 

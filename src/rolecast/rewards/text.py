@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_SPECIAL = frozenset({"yes", "no", "noanswer"})
+SPECIAL = frozenset({"yes", "no", "noanswer"})
 
 
 def normalize(text: str) -> str:
@@ -32,15 +32,21 @@ def cover_exact_match(prediction: str | None, golds: Sequence[str]) -> float:
     return float(any(f" {normalize(gold)} " in padded for gold in golds))
 
 
-def token_f1(prediction: str | None, golds: Sequence[str]) -> float:
-    """The best token F1 over the golds. A yes/no/noanswer that differs scores 0 (HotpotQA's rule)."""
+def token_f1(prediction: str | None, golds: Sequence[str], special: bool = True) -> float:
+    """The best token F1 over the golds. A yes/no/noanswer that differs scores 0 (HotpotQA's rule), unless these are not `special`
+    (SQuAD's): then they are words like others."""
     if prediction is None:
         return 0.0
-    return max((_f1(normalize(prediction), normalize(gold)) for gold in golds), default=0.0)
+    return max((_f1(normalize(prediction), normalize(gold), special) for gold in golds), default=0.0)
 
 
-def _f1(prediction: str, gold: str) -> float:
-    if prediction != gold and (prediction in _SPECIAL or gold in _SPECIAL):
+def yes_or_no(golds: Sequence[str]) -> bool:
+    """Whether the question asks for yes or no."""
+    return any(normalize(gold) in ("yes", "no") for gold in golds)
+
+
+def _f1(prediction: str, gold: str, special: bool) -> float:
+    if special and prediction != gold and (prediction in SPECIAL or gold in SPECIAL):
         return 0.0
     predicted, expected = prediction.split(), gold.split()
     if not predicted or not expected:
