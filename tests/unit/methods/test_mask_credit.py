@@ -25,7 +25,7 @@ from rolecast.types import Action, Gold, Question, Reward, Thread, Trajectory
 # The gold answer is "Kel Dax": F1 of "Kel" is 2/3, of "Kel Dax Kol" 4/5, of "Vrek Stom" 0.
 
 
-def play(renderer: Renderer, answers: Sequence[str], first: str = UNKNOWN, end: bool = True, **options: Any) -> Trajectory:
+def play(renderer: Renderer, answers: Sequence[str], first: str = UNKNOWN, end: bool = True, member: int = 0, **options: Any) -> Trajectory:
     """An episode with one turn for each answer; answers[t − 1] is a_t."""
     turns = len(answers)
     script = {
@@ -35,7 +35,7 @@ def play(renderer: Renderer, answers: Sequence[str], first: str = UNKNOWN, end: 
         "update": [tagged("Update", "t1")] * turns,
         "answer": [answered(text) for text in (answers[-1], *answers[:-1])],
     }
-    t, engine, _ = episode(renderer, script, mask(max_turns=5 if end else turns, **options))
+    t, engine, _ = episode(renderer, script, mask(max_turns=5 if end else turns, **options), member=member)
     assert engine.unsaid == []
     return t
 
@@ -254,7 +254,7 @@ def test_the_order_of_members_and_of_threads_is_nothing(renderer: Renderer) -> N
 
 
 def test_shuffled_rewards_stay_with_their_role_and_turn(renderer: Renderer) -> None:
-    group = [play(renderer, answers) for answers in (["Kel Dax", "Vrek"], ["Vrek", "Kel Dax"])]
+    group = [play(renderer, answers, member=m) for m, answers in enumerate((["Kel Dax", "Vrek"], ["Vrek", "Kel Dax"]))]
     units = mask().credit(group)
 
     class Swap:
