@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from rolecast.errors import InputError, RolecastError
-from rolecast.evaluation.tasks import QA, Scores, Task
+from rolecast.evaluation.tasks import Scores, Task
 from rolecast.ports import Sampling
 from rolecast.rewards.text import SPECIAL, normalize, token_f1
 from rolecast.types import Question, Trajectory
@@ -65,15 +65,16 @@ class Profile:
 
     def task(self, task: Task) -> Task:
         """The task with the profile's rule for yes and no; one that compares no answers stays as it is."""
-        if task is not QA or self.yes_no == "hotpot":
-            return task
-        return replace(task, scores=self._scores)
+        return task if self.yes_no == "hotpot" else replace(task, scores=lambda t: self._scores(t, task.scores(t)))
 
-    def _scores(self, t: Trajectory) -> Scores:
+    def _scores(self, t: Trajectory, scores: Scores) -> Scores:
         golds = t.question.gold.answers
-        if self.yes_no == "left_out" and t.answer is not None and all(normalize(text) in SPECIAL for text in (t.answer, *golds)):
-            return {**QA.scores(t), "f1": None}
-        return {**QA.scores(t), "f1": token_f1(t.answer, golds, special=self.yes_no != "squad")}
+        if scores.get("f1") is None:
+            return scores
+        if self.yes_no == "squad":
+            return {**scores, "f1": token_f1(t.answer, golds, special=False)}
+        special = t.answer is not None and all(normalize(text) in SPECIAL for text in (t.answer, *golds))
+        return {**scores, "f1": None} if special else scores
 
 
 def _last_answer(t: Trajectory) -> str | None:

@@ -43,7 +43,7 @@ def evaluate(run: Run, stage: str, profile: Profile = OURS, found: Found | None 
     folder = run.evaluation(stage, profile.name)
     if found is not None:
         found.check(run)
-        folder = folder.with_name(f"{stage}-on-{found.digest}")
+        folder = folder.with_name(f"{folder.name}-on-{found.digest}")
     return _committed(run, run, stage, profile, folder, about, lambda retriever, renderer: retriever, found)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 
 import pytest
 
 from rolecast.errors import InputError, RolecastError
 from rolecast.evaluation.profiles import OURS, PROFILES, Profile, find_profile
-from rolecast.evaluation.tasks import QA, find
+from rolecast.evaluation.tasks import QA, find, together
 from rolecast.ports import Sampling
-from rolecast.types import Action, Gold, Observation, Question, Status, Thread, Trajectory
+from rolecast.types import Action, Gold, Observation, Question, Reward, Status, Thread, Trajectory
 
 
 def episode(answer: str | None = None, gold: str = "The The", status: Status = "ok", *texts: str) -> Trajectory:
@@ -91,5 +91,12 @@ def test_rules_for_yes_and_no(answer: str | None, gold: str, hotpot: float, squa
 
 
 def test_a_task_that_compares_no_answers_has_no_rule_for_them() -> None:
-    task = find("reward:report")
-    assert Profile("p", yes_no="squad").task(task) is task
+    t = replace(episode("yes", "yes"), rewards=[Reward("report", "t", 0.5)])
+    for rule in ("squad", "left_out"):
+        assert Profile("p", yes_no=rule).task(find("reward:report")).scores(t) == {"report": 0.5}  # type: ignore[arg-type]
+
+
+def test_a_rule_holds_for_tasks_that_have_answers_among_other_scores() -> None:
+    t = replace(episode("yes it is", "yes"), rewards=[Reward("report", "t", 0.5)])
+    found = Profile("p", yes_no="squad").task(together(["reward:report", "qa"])).scores(t)
+    assert (found["report"], found["f1"], found["em"]) == (0.5, 0.5, 0.0)
