@@ -56,10 +56,10 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
     "stages/evaluate.py": [
         ("test evaluated at temperature 1", 'profile.sampling, "eval"', 'type(profile.sampling)(1.0), "eval"'),
         ("test played as training", 'profile.sampling, "eval"', 'profile.sampling, "train"'),
-        ("a profile's score under the plain name", "run.evaluation(stage, profile.name), about", "run.evaluation(stage), about"),
+        ("a profile's score under the plain name", "folder = run.evaluation(stage, profile.name)", "folder = run.evaluation(stage)"),
         ("a profile's last partial batch played", 'profile.asked(load_questions(run, "test")[: c.eval.n])', 'load_questions(run, "test")[: c.eval.n]'),
         ("a profile's rule of what counts ignored", "    done = profile.counted(done)\n", ""),
-        ("a profile's rule of F1 ignored", "profile.task(tasks.find(of.task))", "tasks.find(of.task)"),
+        ("a profile's rule of F1 ignored", "profile.task(tasks.together(method.measured or (of.task,)))", "tasks.together(method.measured or (of.task,))"),
         ("a profile keeps the question", "        profile.loses_beginning,\n", ""),
         ("test questions of the wrong split", 'load_questions(run, "test")', 'load_questions(run, "dev")'),
         ("episodes missing from a test unnoticed", 'shortfall(len(questions), done, f"evaluation of {stage}")', "pass"),

@@ -18,7 +18,7 @@ from rolecast.learner.batch import action_lengths, make_batch
 from rolecast.methods.mask.scoring import worth
 from rolecast.methods.mask.state import UNKNOWN
 from rolecast.rollout.render import Renderer
-from rolecast.stages.sampling import shuffled
+from rolecast.stages.sampling import Credited, shuffled
 from rolecast.tags import tagged
 from rolecast.types import Action, Gold, Question, Reward, Thread, Trajectory
 
@@ -258,10 +258,10 @@ def test_shuffled_rewards_stay_with_their_role_and_turn(renderer: Renderer) -> N
     units = mask().credit(group)
 
     class Swap:
-        def shuffle(self, rewards: list[float]) -> None:
-            rewards.reverse()
+        def sample(self, rollouts: list[str], count: int) -> list[str]:
+            return rollouts[::-1]
 
-    swapped = shuffled(units, Swap())  # type: ignore[arg-type]
+    swapped = shuffled([Credited(group, units, [])], Swap())  # type: ignore[arg-type]
     half = len(units) // 2
     assert [unit.reward for unit in swapped] == [unit.reward for unit in (*units[half:], *units[:half])]
     assert {unit.baseline for unit in units} == {f"g:{unit.tag}:{unit.baseline.rpartition(':')[2]}" for unit in units}
