@@ -72,8 +72,9 @@ class ModelConfig(Closed):
 
 
 class WorldConfig(Closed):
-    kind: Literal["counterfactual", "facts"] = "counterfactual"  # invented facts, or real geography
-    entities: dict[str, Count] = {"train": 5600, "dev": 300, "test": 900}  # names of each split; of counterfactual worlds only
+    # invented facts; invented facts among others that look like them, on which roles matter; or real geography
+    kind: Literal["counterfactual", "crowded", "facts"] = "counterfactual"
+    entities: dict[str, Count] = {"train": 5600, "dev": 300, "test": 900}  # names of each split; of invented worlds only
     questions: dict[str, Count] = {"train": 9000, "dev": 240, "test": 1200}  # questions of each split
 
 
@@ -94,6 +95,11 @@ class DataConfig(Closed):
         if self.world is not None and any(files):
             raise ValueError("data.world and data files exclude each other; set data.world to null to use files")
         return self
+
+    @property
+    def thrown_away(self) -> str:
+        """The kind of the worlds that teachers play on: like the run's own."""
+        return self.world.kind if self.world else WorldConfig().kind
 
 
 class RetrieverConfig(Closed):

@@ -102,5 +102,6 @@ def draw_block(config: RunConfig, stage: Stage, method: Method, renderer: Render
         rng = stream(config.seed, "drills", number)
         rows = [draw_drill(renderer, rng) for _ in range(count)]
     else:
-        rows = draw_turns(method, method.teacher(c.errors), renderer, config.seed, number, count, c.mix, config.model.max_context)
+        teacher, kind = method.teacher(c.errors), config.data.thrown_away
+        rows = draw_turns(method, teacher, renderer, config.seed, number, count, c.mix, config.model.max_context, kind)
     return deal(rows, c.batch, stream(config.seed, "deal", number))

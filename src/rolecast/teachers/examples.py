@@ -14,26 +14,29 @@ from rolecast.rollout.render import Renderer
 from rolecast.seeding import stream
 from rolecast.teachers.base import Teacher, TeacherEnv, TeacherVoice
 from rolecast.types import Action, Example, Thread, Trajectory
-from rolecast.world.throwaway import ThrowawayRetriever, draw_throwaway
+from rolecast.world.throwaway import COUNTERFACTUAL, ThrowawayRetriever, draw_throwaway
 
 
-def throwaway_episode(method: Method, teacher: Teacher, renderer: Renderer, seed: int, number: int, max_context: int) -> Trajectory:
-    """The teacher's episode on a world of its own."""
+def throwaway_episode(
+    method: Method, teacher: Teacher, renderer: Renderer, seed: int, number: int, max_context: int, world: str = COUNTERFACTUAL
+) -> Trajectory:
+    """The teacher's episode on a world of its own. `world`: the kind of the run's own that it is like."""
     rng = stream(seed, "throwaway", number)
-    world = draw_throwaway(rng)
-    trajectory = Trajectory(f"throwaway-{number}", world.question, "", 0, method.name, seed)
-    env = TeacherEnv(TeacherVoice(), ThrowawayRetriever(world), renderer, trajectory, max_context, teacher=teacher, rng=rng)
+    drawn = draw_throwaway(rng, world)
+    trajectory = Trajectory(f"throwaway-{number}", drawn.question, "", 0, method.name, seed)
+    env = TeacherEnv(TeacherVoice(), ThrowawayRetriever(drawn), renderer, trajectory, max_context, teacher=teacher, rng=rng)
     try:
         # Nothing in a teacher's episode waits, so the coroutine runs to its end without an event loop.
-        trajectory.answer = _run(method.rollout(world.question, env))
+        trajectory.answer = _run(method.rollout(drawn.question, env))
     except EpisodeEnd as end:
         trajectory.status = end.status
     return trajectory
 
 
 def draw_turns(
-    method: Method, teacher: Teacher, renderer: Renderer, seed: int, block: int, count: int, mix: Mapping[str, float], max_context: int
-) -> list[Example]:
+    method: Method, teacher: Teacher, renderer: Renderer, seed: int, block: int, count: int, mix: Mapping[str, float], max_context: int,
+    world: str = COUNTERFACTUAL,
+) -> list[Example]:  # fmt: skip
     """`count` turns of the teacher, roles in the shares of `mix` (empty: as they come)."""
     rows: list[Example] = []
     wanted = {role: round(share * count) for role, share in mix.items()}
@@ -41,7 +44,7 @@ def draw_turns(
         wanted[next(iter(wanted))] += count - sum(wanted.values())
     number = block << 20  # episodes are numbered within their block
     while len(rows) < count:
-        for thread in throwaway_episode(method, teacher, renderer, seed, number, max_context).threads:
+        for thread in throwaway_episode(method, teacher, renderer, seed, number, max_context, world).threads:
             if len(rows) < count and (not wanted or wanted.get(thread.role, 0) > 0):
                 rows.append(example_of(thread))
                 if wanted:

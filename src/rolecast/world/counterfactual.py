@@ -18,6 +18,7 @@ from rolecast.world.names import SYLLABLES, draw_names
 from rolecast.world.questions import (
     Draft,
     RelationsOf,
+    distinct,
     draft_chain,
     draft_comparison,
     draft_intersection,
@@ -26,7 +27,6 @@ from rolecast.world.questions import (
 DATASET = "counterfactual"
 SMALLEST = 2 * len(TYPES)  # entities of a split: two of each type, since nothing is its own mentor or twin
 NAMES = int(0.9 * len(SYLLABLES) ** 2)  # of those that there are: drawing the very last ones would take long
-TRIES = 5000  # draws in a row without a new question, after which there are taken to be no more of its kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def build_world(seed: int, entities: dict[str, int], questions: dict[str, int]) 
     Questions come in equal parts of 1 to 4 facts; of those with two facts a third each are chains, comparisons and
     intersections. Raises InputError where a split is too small for what it is asked.
     """
-    _check_sizes(entities, questions)
+    check_sizes(entities, questions)
     taken: set[str] = set()
     facts: list[Fact] = []
     drafts: dict[str, list[Draft]] = {}
@@ -65,7 +65,8 @@ def build_world(seed: int, entities: dict[str, int], questions: dict[str, int]) 
     )
 
 
-def _check_sizes(entities: dict[str, int], questions: dict[str, int]) -> None:
+def check_sizes(entities: dict[str, int], questions: dict[str, int]) -> None:
+    """Raises InputError for splits that no invented world can have."""
     if entities.keys() != questions.keys():
         named = [", ".join(splits) or "none" for splits in (entities, questions)]
         raise InputError(f"a world's entities are of the splits {named[0]}, its questions of {named[1]}; give both for every split")
@@ -97,30 +98,17 @@ def _draw_questions(graph: Graph, types: dict[str, str], split: str, count: int,
     """Distinct questions, interleaved by the number of facts they need."""
     relations_of = RelationsOf(types)
     names = list(types)
-    drafts: list[Draft] = []
-    texts: set[str] = set()
-    tries = 0  # since the last new question
-    while len(drafts) < count:
-        hops = len(drafts) % 4 + 1
-        kind = ("chain", "comparison", "intersection")[len(drafts) // 4 % 3] if hops == 2 else "chain"
-        draft = None
+
+    def draw(number: int) -> Draft | None:
+        hops = number % 4 + 1
+        kind = ("chain", "comparison", "intersection")[number // 4 % 3] if hops == 2 else "chain"
         if kind == "chain":
-            draft = draft_chain(graph, rng.choice(names), hops, rng, relations_of)
-        elif kind == "comparison":
-            draft = _comparison(graph, rng, same=len(drafts) // 12 % 2 == 0)
-        else:
-            draft = _intersection(graph, rng.choice(names), types, rng)
-        tries += 1
-        if draft is not None and draft.text not in texts:
-            texts.add(draft.text)
-            drafts.append(draft)
-            tries = 0
-        elif tries == TRIES:
-            raise InputError(
-                f"the world's {len(types)} entities of split {split} give {len(drafts)} distinct questions, not {count}; "
-                f"raise its entities or lower its questions"
-            )
-    return drafts
+            return draft_chain(graph, rng.choice(names), hops, rng, relations_of)
+        if kind == "comparison":
+            return _comparison(graph, rng, same=number // 12 % 2 == 0)
+        return _intersection(graph, rng.choice(names), types, rng)
+
+    return distinct(count, draw, len(types), split)
 
 
 def _comparison(graph: Graph, rng: random.Random, same: bool) -> Draft | None:

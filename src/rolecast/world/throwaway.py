@@ -13,6 +13,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,9 @@ from rolecast.world.grammar import RELATIONS, RELATIONS_OF, TYPES, Fact, forward
 from rolecast.world.graph import Graph
 from rolecast.world.names import SYLLABLES, draw_name, near_name
 from rolecast.world.questions import RelationsOf, draft_chain, draft_comparison, draft_intersection
+from rolecast.world.throwaway_crowded import draw_crowded
 
+COUNTERFACTUAL, CROWDED = "counterfactual", "crowded"  # kinds of a run's world
 MISS = 0.02  # share of queries whose passage is not among the k
 SHUFFLED = 0.35  # share of results in random order
 INTRUDER = 0.17  # share of results in which a near-name with the same relation outranks the entity's other facts
@@ -164,10 +167,18 @@ class ThrowawayWorld:
         return Fact(near_name(entity, rng), rng.choice(list(RELATIONS)), draw_name(rng))
 
 
+class Throwaway(Protocol):
+    """A world for one episode."""
+
+    question: Question
+
+    def passages(self, query: str, k: int) -> list[Passage]: ...
+
+
 class ThrowawayRetriever:
     """`Retriever` over one throw-away world."""
 
-    def __init__(self, world: ThrowawayWorld) -> None:
+    def __init__(self, world: Throwaway) -> None:
         self._world = world
 
     async def info(self) -> IndexInfo:
@@ -186,6 +197,9 @@ class ThrowawayRetriever:
 KINDS = (("chain", 1, 0.1), ("chain", 2, 0.1), ("comparison", 2, 0.2), ("intersection", 2, 0.24), ("chain", 3, 0.18), ("chain", 4, 0.18))
 
 
-def draw_throwaway(rng: random.Random) -> ThrowawayWorld:
+def draw_throwaway(rng: random.Random, world: str = COUNTERFACTUAL) -> Throwaway:
+    """`world`: the kind that the episode's is to be like. Real facts cannot be thrown away: their episodes have invented ones."""
+    if world == CROWDED:
+        return draw_crowded(rng)
     kind, hops, _ = rng.choices(KINDS, [share for *_, share in KINDS])[0]
     return ThrowawayWorld(rng, hops, kind)

@@ -8,7 +8,7 @@ from rolecast.methods.decor.state import STOP, DecorState
 from rolecast.tags import tagged
 from rolecast.teachers.base import TeacherErrors, best_answer, next_query, reasoning
 from rolecast.types import Trajectory
-from rolecast.world.grammar import Fact, facts_in, forward_query, inverse_query, rephrased
+from rolecast.world.grammar import Fact, facts_in, forward_query, inverse_query, rephrased, sentences
 
 
 class DecorTeacher:
@@ -26,15 +26,15 @@ class DecorTeacher:
         if role == "filter":
             kept = self._keep(state, rng)
             return tagged("think", "keep" if kept else "nothing") + tagged("filter", " ".join(kept))
-        return tagged("think", reasoning(question, known)) + tagged("answer", best_answer(question, known))
+        return tagged("think", reasoning(question, known, state.queries)) + tagged("answer", best_answer(question, known, state.queries))
 
     def _keep(self, state: DecorState, rng: random.Random) -> list[str]:
-        facts = [fact for document in state.documents for fact in facts_in(document.text)]
-        asked = [fact for fact in facts if state.sub_query in _phrasings(fact)]
-        others = [fact for fact in facts if fact not in asked]
+        said = [sentence for document in state.documents for sentence in sentences(document.text)]
+        asked = [sentence for sentence in said if any(state.sub_query in _phrasings(fact) for fact in facts_in(sentence))]
+        others = [sentence for sentence in said if sentence not in asked]
         if rng.random() < self._errors.keep_distractors:
             asked += rng.sample(others, min(2, len(others)))
-        return [fact.sentence for fact in facts if fact in asked]
+        return [sentence for sentence in said if sentence in asked]
 
 
 def _phrasings(fact: Fact) -> set[str]:

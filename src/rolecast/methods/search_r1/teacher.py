@@ -25,5 +25,6 @@ class SearchR1Teacher:
         if len(asked) < self._max_turns:
             query = next_query(episode.question, known, asked, self._errors, rng)
         if query is None:
-            return tagged("think", reasoning(episode.question, known)) + tagged("answer", best_answer(episode.question, known))
+            thought, answer = reasoning(episode.question, known, asked), best_answer(episode.question, known, asked)
+            return tagged("think", thought) + tagged("answer", answer)
         return tagged("think", "next fact") + tagged("search", query)
