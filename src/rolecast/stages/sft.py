@@ -96,12 +96,11 @@ def _finish(run: Run, stage: Stage, learner: Learner, folder: Path) -> None:
 def draw_block(config: RunConfig, stage: Stage, method: Method, renderer: Renderer, number: int) -> list[list[Example]]:
     """`BLOCK` batches: drills first, then the teacher's turns. A function of config, stage and number alone, so every rank draws the same."""
     c: SftConfig = config.sft(stage.name)
-    count, drills = BLOCK * c.batch, number * BLOCK < c.drills
+    world, count, drills = config.data.thrown_away, BLOCK * c.batch, number * BLOCK < c.drills
     number += config.steps_before(stage, BLOCK) // BLOCK  # of the whole schedule: a later stage draws what none drew before
     if drills:
         rng = stream(config.seed, "drills", number)
-        rows = [draw_drill(renderer, rng) for _ in range(count)]
+        rows = [draw_drill(renderer, rng, world) for _ in range(count)]
     else:
-        teacher, kind = method.teacher(c.errors), config.data.thrown_away
-        rows = draw_turns(method, teacher, renderer, config.seed, number, count, c.mix, config.model.max_context, kind)
+        rows = draw_turns(method, method.teacher(c.errors), renderer, config.seed, number, count, c.mix, config.model.max_context, world)
     return deal(rows, c.batch, stream(config.seed, "deal", number))

@@ -17,7 +17,7 @@ from rolecast.ports import Completion, GenerateRequest
 from rolecast.rewards.text import ABSTENTION
 from rolecast.rollout.env import Env, LiveThread
 from rolecast.types import Hop, Question, Trajectory
-from rolecast.world.grammar import DATED, RELATIONS, RELATIONS_OF, Fact, facts_in, forward_query, inverse_query, names, rephrased
+from rolecast.world.grammar import DATED, RELATIONS, RELATIONS_OF, Fact, facts_in, forward_query, names, rephrased
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ def next_query(question: Question, known: str, asked: Sequence[str], errors: Tea
 
 
 def reasoning(question: Question, known: str, asked: Sequence[str] = ()) -> str:
-    """What an answer follows from: the names to compare or to intersect, else the query of the fact that has it.
+    """What an answer follows from: what is compared, the names to intersect, who was chosen, else the query of the fact that has it.
 
     `asked`: what was searched for. Where that is all and something was not stated anywhere, it follows from nothing.
     """
@@ -112,7 +112,7 @@ def reasoning(question: Question, known: str, asked: Sequence[str] = ()) -> str:
         if question.type == "unanswerable":
             return "nothing"
         if question.type == "intersection":
-            return next(inverse_query(hop.relation, hop.object) for hop in reversed(chain) if hop.subject == question.gold.answers[0])
+            return next(hop.fact for hop in reversed(chain) if hop.subject == question.gold.answers[0])
     return found[-1].query if found else "nothing"
 
 

@@ -3,32 +3,42 @@
 A reading drill states invented facts and says them again in another order: to do so, a model must find each by its
 relation and both words of the name, or, where the fact's inverse query comes first, by relation and object. An
 intersecting drill lists the names that two searches found and says which of them came twice.
+
+For crowded worlds a reading drill also states what was so before, and says nothing of it. A comparing drill, which stands in the place
+of an intersecting one, says whose year is the earlier of two.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rolecast.rollout.render import Renderer
 from rolecast.tags import tagged
 from rolecast.types import Example
-from rolecast.world.grammar import RELATIONS, Fact
+from rolecast.world.crowded import OUTDATED
+from rolecast.world.grammar import RELATIONS, YEARS, Fact
 from rolecast.world.names import SYLLABLES, draw_name
+from rolecast.world.throwaway import COUNTERFACTUAL, CROWDED
 
 FACTS = 5
 WORDS = 8  # syllables that subjects are built of: few, so that names share words as a search engine's hits do
 KINDS = 4  # relations in play
 INVERSE = 0.3  # share of facts that are said after their inverse query
-INTERSECTING = 0.2  # share of intersecting drills
-ROUNDS = 10  # intersections in one of them
+INTERSECTING = 0.2  # share of intersecting drills, or of comparing ones
+ROUNDS = 10  # intersections, or comparisons, in one of them
 
 
-def draw_drill(renderer: Renderer, rng: random.Random) -> Example:
-    return draw_intersecting(renderer, rng) if rng.random() < INTERSECTING else draw_reading(renderer, rng)
+def draw_drill(renderer: Renderer, rng: random.Random, world: str = COUNTERFACTUAL) -> Example:
+    """`world`: the kind of the run's own."""
+    if rng.random() >= INTERSECTING:
+        return draw_reading(renderer, rng, OUTDATED if world == CROWDED else 0.0)
+    return draw_comparing(renderer, rng) if world == CROWDED else draw_intersecting(renderer, rng)
 
 
-def draw_reading(renderer: Renderer, rng: random.Random) -> Example:
+def draw_reading(renderer: Renderer, rng: random.Random, outdated: float = 0.0) -> Example:
+    """`outdated`: probability that another object of a fact's subject is stated beside it, as one that was."""
     relations = rng.sample(list(RELATIONS), KINDS)
     words = rng.sample(SYLLABLES, WORDS)
     facts: dict[tuple[str, str], Fact] = {}
@@ -38,9 +48,13 @@ def draw_reading(renderer: Renderer, rng: random.Random) -> Example:
     read = list(facts.values())
     said = rng.sample(read, FACTS)
     asked = [f" {fact.inverse_query}:" if rng.random() < INVERSE else "" for fact in said]
+    stated = [fact.sentence for fact in read]
+    if outdated:
+        stated += [replace(fact, object=draw_name(rng)).outdated for fact in read if rng.random() < outdated]
+        rng.shuffle(stated)
     return _row(
         renderer,
-        [(f" {fact.sentence}", False) for fact in read]
+        [(f" {sentence}", False) for sentence in stated]
         + [(f"{query} {fact.sentence}", True) for query, fact in zip(asked, said, strict=True)],
     )
 
@@ -53,6 +67,17 @@ def draw_intersecting(renderer: Renderer, rng: random.Random) -> Example:
         results = [[common, *(draw_name(rng) for _ in range(rng.randrange(2)))] for _ in range(2)]
         names = [name for result in results for name in rng.sample(result, len(result))]
         pieces += [(tagged("think", " and ".join(names)), False), (tagged("answer", common), True)]
+    return _row(renderer, pieces)
+
+
+def draw_comparing(renderer: Renderer, rng: random.Random) -> Example:
+    """Rounds in the form of an answerer's reply, after the first word of the question that they answer."""
+    pieces = [(" Whose", False)]
+    for _ in range(ROUNDS):
+        years = rng.sample(YEARS, 2)
+        names = [draw_name(rng) for _ in years]
+        listed = " and ".join(f"{name} {year}" for name, year in zip(names, years, strict=True))
+        pieces += [(tagged("think", listed), False), (tagged("answer", names[years.index(min(years))]), True)]
     return _row(renderer, pieces)
 
 
