@@ -22,6 +22,7 @@ from rolecast.world.questions import (
     draft_earlier,
     draft_intersection,
 )
+from tests.bounded import within
 
 FOUNDER = Fact("Kel Dax", "founder", "Brol Tan")
 TYPES = {"Brol Tan": "person", "Vrek Stom": "person", "Grel Pon": "person", "Kel Dax": "company"}
@@ -131,7 +132,7 @@ def test_distinct_questions_are_drawn_until_there_are_no_more() -> None:
 
     assert distinct(3, draw, 9, "dev") == drafts
     assert asked == [0, 0, 1, 1, 2]
-    with pytest.raises(InputError, match="the world's 9 entities of split dev give 3 distinct questions, not 4"):
+    with within(2), pytest.raises(InputError, match="the world's 9 entities of split dev give 3 distinct questions, not 4"):
         distinct(4, lambda number: drafts[number % 3], 9, "dev")
 
 
