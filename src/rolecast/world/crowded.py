@@ -78,18 +78,13 @@ def build_crowded_world(seed: int, entities: dict[str, int], questions: dict[str
 def draw_entities(count: int, rng: random.Random, taken: set[str], syllables: Sequence[str] | None = None) -> dict[str, str]:
     """`count` new names with their types, in equal parts but for twins, who are of one type. `taken` names are avoided and extended."""
     types: dict[str, str] = {}
-    turn = 0
-    while len(types) < count:
-        for name in draw_names(count - len(types), rng, taken=taken, syllables=syllables)[: count - len(types)]:
-            types[name] = kind = TYPES[turn % len(TYPES)]
-            turn += 1
-            twin = mirrored(name)
-            if twin not in taken and len(types) < count and rng.random() < TWINS:
-                taken.add(twin)
-                types[twin] = kind
-            if len(types) == count:
-                break
-    return types
+    for turn, name in enumerate(draw_names(count, rng, taken=taken, syllables=syllables)):
+        types[name] = TYPES[turn % len(TYPES)]
+        twin = mirrored(name)
+        if twin not in taken and rng.random() < TWINS:
+            taken.add(twin)
+            types[twin] = types[name]
+    return dict(list(types.items())[:count])
 
 
 def draw_crowd(types: dict[str, str], rng: random.Random) -> Crowd:
