@@ -72,8 +72,9 @@ class ModelConfig(Closed):
 
 
 class WorldConfig(Closed):
-    # invented facts; invented facts among others that look like them, on which roles matter; or real geography
-    kind: Literal["counterfactual", "crowded", "facts"] = "counterfactual"
+    # invented facts; invented facts among others that look like them, on which roles matter; invented facts with questions that a report
+    # answers; or real geography
+    kind: Literal["counterfactual", "crowded", "reports", "facts"] = "counterfactual"
     entities: dict[str, Count] = {"train": 5600, "dev": 300, "test": 900}  # names of each split; of invented worlds only
     questions: dict[str, Count] = {"train": 9000, "dev": 240, "test": 1200}  # questions of each split
 
@@ -149,6 +150,7 @@ class TrainedConfig(StageConfig):
     # the address of this stage's model as another run trained it, taken instead of training; held to its digest
     model: str | None = Field(None, min_length=1, json_schema_extra=HOW)
     optimizer: OptimizerConfig = OptimizerConfig()
+    adapters: bool = True  # with model.lora: false trains whole weights in this stage, which must merge all that it trains
     optimizers: dict[str, OptimizerConfig] = {}  # by slot, for slots that have another optimizer than the rest
     max_tokens: int = Field(8192, ge=64, json_schema_extra=SHAPE)  # padded tokens of a micro-batch
     checkpoint_every: int = Field(10, ge=1, json_schema_extra=HOW)  # steps between two checkpoints
@@ -278,6 +280,15 @@ class RunConfig(Closed):
                 raise ValueError(f"stages.{name}.mix: {self.method.name} has no role {unknown[0]!r}; it has {', '.join(roles)}")
             if abs(sum(stage.mix.values()) - 1) > 0.01:
                 raise ValueError(f"stages.{name}.mix: shares add up to {sum(stage.mix.values()):g}; make it 1")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_weights_are_merged(self) -> RunConfig:
+        """Later stages train adapters over one base: what a stage trained whole must be that base."""
+        for stage in self.schedule:
+            settings = self.stages.get(stage.name)
+            if isinstance(settings, TrainedConfig) and not settings.adapters and (left := sorted(set(stage.trained) - set(stage.merges))):
+                raise ValueError(f"stages.{stage.name}.adapters: its slot {left[0]!r} is not merged when it ends; leave adapters at true")
         return self
 
     @property

@@ -93,8 +93,6 @@ def _check_name(name: str) -> None:
 def _check_data(stage: Stage, prepared: Mapping[str, Stage]) -> None:
     if stage.data == TRAIN:
         return
-    if stage.kind == "sft":
-        raise ValueError(f"stage {stage.name!r} draws from a teacher's throw-away worlds, not from {stage.data!r}: leave its data out")
     if stage.data not in prepared:
         there = ", ".join(map(repr, (TRAIN, *prepared)))
         raise ValueError(
@@ -124,7 +122,9 @@ def _check_objectives(stage: Stage) -> None:
 def _check_roles(stage: Stage, roles: Mapping[str, Role]) -> None:
     if unknown := sorted(set(stage.slots) - set(roles)):
         raise ValueError(f"stage {stage.name!r} gives a slot to {unknown[0]!r}, which is no role; there are {', '.join(roles)}")
-    spoken = {stage.slots.get(name, role.slot) for name, role in roles.items()}
+    if unknown := sorted(set(stage.silent) - set(roles)):
+        raise ValueError(f"stage {stage.name!r} does without {unknown[0]!r}, which is no role; there are {', '.join(roles)}")
+    spoken = {stage.slots.get(name, role.slot) for name, role in roles.items() if name not in stage.silent}
     if mute := sorted(set(stage.trained) - spoken):
         raise ValueError(f"stage {stage.name!r} trains {mute[0]!r}, which no role speaks with in it")
 

@@ -356,8 +356,10 @@ class Stage:
 
     `start`: the stage whose model this one starts from; "" is the run's own start model. `slots`: which slot a role speaks with in
     this stage, where that is not the role's own. `merges`: slots that become part of the base when the stage ends; others stay
-    beside it. `data`: whose questions are played: the run's own (`TRAIN`), or those that an earlier rollout stage prepared.
-    `task`: what its model is measured by and selected on (`evaluation.tasks`).
+    beside it. `data`: whose questions are played: the run's own (`TRAIN`), or those that an earlier rollout stage prepared. SFT plays none:
+    it learns from its teacher's episodes, or from the turns that an earlier rollout stage kept.
+    `task`: what its model is measured by and selected on (`evaluation.tasks`). `silent`: roles that its own episodes, dev's too, do
+    without; its model is evaluated and served with all of them.
     """
 
     name: str
@@ -368,6 +370,7 @@ class Stage:
     slots: Mapping[str, Slot] = field(default_factory=dict)
     data: str = TRAIN
     task: str = "qa"
+    silent: tuple[str, ...] = ()
 
     @property
     def trains(self) -> bool:

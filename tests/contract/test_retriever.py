@@ -135,10 +135,6 @@ def test_embeddings_are_the_encoders(retriever: Retriever, local: LocalRetriever
         vectors: npt.NDArray[np.float32] = run(retriever.embed(texts))
         return vectors
 
-    if local.kind == "bm25":
-        with pytest.raises(InputError, match="bm25 index has no encoder"):
-            embed(["dog"])
-        return
     texts = ["owl", "dog", "cat", *(f"{n}" for n in range(300))]
     assert embed(texts).dtype == np.float32
     np.testing.assert_array_equal(embed(texts), run(local.embed(texts)))

@@ -73,7 +73,6 @@ def main(out: Path, name: str, zero: int, optimizer: str, kind: str) -> None:
         kept = {name.replace(".base_layer", ""): tensor for name, tensor in team.base.state_dict().items()}
         moved = [name for name, tensor in base.items() if zero < 3 and not torch.equal(tensor, kept[name])]
         torch.save({"moved": moved, "told": told, "weights": weights, "resumed": resumed, "after": after}, out)
-    ranks.barrier()  # as a stage ends: gloo's threads may still hold tensors of the last gathering, which an exit does not survive
     leave()
 
 

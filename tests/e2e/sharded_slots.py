@@ -31,7 +31,6 @@ def main(out: Path, name: str, zero: int, wanted: list[str]) -> None:
     after = {name: tensor.clone() for name, tensor in learner.weights().items()}
     if ranks.first:
         torch.save({"told": told, "start": start, "before": before, "weights": after}, out)
-    ranks.barrier()  # as a stage ends: gloo's threads may still hold tensors of the last gathering, which an exit does not survive
     leave()
 
 

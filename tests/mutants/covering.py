@@ -44,6 +44,8 @@ COVERING: dict[str, tuple[str, ...]] = {
 }
 METHODS: dict[str, tuple[str, ...]] = {
     "methods/decor/method.py": ("unit/methods/test_decor.py",),
+    "methods/coda/method.py": ("unit/methods/test_coda.py", "unit/methods/test_coda_rewards.py", "unit/methods/test_coda_credit.py"),
+    "methods/coda/rewards.py": ("unit/methods/test_coda_rewards.py",),
     "methods/search_r1/method.py": ("unit/methods/test_search_r1.py",),
 }
 

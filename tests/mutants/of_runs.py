@@ -144,6 +144,21 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("examples dropped with imperfect rollouts", "[unit for unit in group.units if unit.rollout in kept], group.examples", "[unit for unit in group.units if unit.rollout in kept], []"),
     ],
     "methods/decor/method.py": [("credit for episodes that failed", "        if not t.counts:\n            return None\n", "")],
+    "methods/coda/method.py": [
+        ("a full executor ends the episode", "except (Overflow, SearchFailed) as fault:", "except SearchFailed as fault:"),
+        ("a failed search ends the episode", "except (Overflow, SearchFailed) as fault:", "except Overflow as fault:"),
+        ("an executor is told the question", "CodaState(task=task), live.thread)", "CodaState(task=f\"{live.state.question}{task}\"), live.thread)"),
+        ("the planner alone is credited", "tuple(action.id for action in t.actions)", "tuple(action.id for action in t.threads[0].actions)"),
+        ("executors that failed are blamed", "if self.failed(thread, replies):", "if False:"),
+        ("credit for rollouts that ran out of room", "if not t.counts or any(", "if any("),
+        ("format counts in every ablation", 'if c.reward != "answer":', "if True:"),
+    ],
+    "methods/coda/rewards.py": [
+        ("no executor is right by default", "    if not right:\n        return 0.0", "    if not right:\n        return 1.0"),
+        ("answering without a task is well formed", 'return _whole(replies) and "task" in _acts(replies)', "return _whole(replies)"),
+        ("an empty refine holds a gold that is normalised away", "if combined else 0.0", "if True else 0.0"),
+        ("one good executor is all of them", "float(all(right))", "float(any(right))"),
+    ],
     "methods/search_r1/method.py": [("credit for rollouts that failed", "and actions and t.counts:", "and actions:")],
     "rollout/env.py": [
         ("probes share the rollout's seeds", 'path = self.path if self.probing else (*self.path, "probe")', "path = self.path"),
@@ -160,7 +175,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("a branch's records lost", "                self._record(part)", "                pass"),
     ],
     "rollout/collect.py": [
-        ("probes in evaluations", 'if env.phase == "train":', "if True:"),
+        ("probes in evaluations", 'if env.phase in method.probed:', "if True:"),
         ("a failing tool ends the batch", "                _spoil(trajectory, error)", "                raise"),
         ("a failing engine spoils an episode", "            except EngineError:\n                raise\n", ""),
         ("a probe beside the rollout's own env", "method.probe(trajectory, env.probe())", "method.probe(trajectory, env)"),

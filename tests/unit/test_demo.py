@@ -45,7 +45,7 @@ def test_the_preset_is_the_methods_first_or_the_one_named(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"method": "decr"}, "unknown method 'decr'; known: decor, search_r1"),
+        ({"method": "decr"}, "unknown method 'decr'; known: .*decor, .*search_r1"),
         ({"method": "direct"}, "method direct has no presets; write a config"),
         ({"algorithm": "ppo"}, "method decor has no preset 'ppo'; it has demo, small_model"),
         ({"method": "search_r1", "algorithm": "dpo"}, "method search_r1 has no preset 'dpo'; it has grpo, ppo"),

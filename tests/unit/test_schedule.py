@@ -44,6 +44,7 @@ def test_a_rollout_stage_has_no_model() -> None:
 def test_questions_come_from_a_rollout_stage_before() -> None:
     check((SFT, PLANS, replace(RL, data="plans"), replace(PLANS, name="more", data="plans")))
     check((replace(PLANS, start=""), replace(RL, start="", data="plans")))
+    check((replace(PLANS, start=""), replace(SFT, data="plans")))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_questions_come_from_a_rollout_stage_before() -> None:
         ((SFT, PLANS, replace(RL, data="sft")), "'rl' has its questions from 'sft', .* there are 'train', 'plans'"),
         ((SFT, PLANS, replace(RL, data="dev")), "'rl' has its questions from 'dev'"),
         ((SFT, replace(PLANS, data="plans")), "'plans' has its questions from 'plans'"),
-        ((SFT, PLANS, replace(SFT, name="again", data="plans")), "'again' draws from a teacher's throw-away worlds, not from 'plans'"),
+        ((replace(SFT, data="plans"), PLANS), "'sft' has its questions from 'plans', which is no rollout stage before it"),
         ((SFT, replace(PLANS, name="train")), "'train' prepares questions, and 'train' in data are the run's own"),
         ((SFT, replace(PLANS, objectives=(ONE,))), "'plans' is of kind 'rollout', which trains nothing"),
         ((SFT, replace(PLANS, objectives=(ONE,), merges=("a",))), "'plans' is of kind 'rollout', which trains nothing"),
@@ -118,6 +119,11 @@ def test_slots_and_roles_of_a_stage_are_the_methods() -> None:
         check((Stage("one", "sft", objectives=(ONE,), slots={"frist": "a"}),), ROLES)
     with pytest.raises(ValueError, match="trains 'a', which no role speaks with in it"):
         check((Stage("one", "sft", objectives=(ONE,), slots={"first": "b"}),), ROLES)
+    check((Stage("one", "rl", objectives=(ONE,), silent=("second",)),), ROLES)
+    with pytest.raises(ValueError, match="trains 'a', which no role speaks with in it"):
+        check((Stage("one", "rl", objectives=(ONE,), silent=("first",)),), ROLES)
+    with pytest.raises(ValueError, match="does without 'frist', which is no role; there are first, second"):
+        check((Stage("one", "rl", objectives=(ONE,), silent=("frist",)),), ROLES)
 
 
 @pytest.mark.parametrize(

@@ -97,17 +97,29 @@ def rl(run: RunPath, procs: Procs = None, config: ConfigPath = None, overrides: 
 def evaluate(
     run: RunPath,
     stage: Annotated[str | None, typer.Option(help="Whose model; by default the last one of the schedule.")] = None,
+    documents: Annotated[
+        str | None, typer.Option(metavar="OTHER", help="Answer from what the last stage of this evaluated run found, instead of searching.")
+    ] = None,
+    documents_stage: Annotated[str | None, typer.Option(metavar="STAGE", help="Another stage of OTHER.")] = None,
     config: ConfigPath = None,
     overrides: Overrides = None,
 ) -> None:
     """Greedy evaluation on the held-out test questions."""
+    from rolecast.errors import InputError
     from rolecast.evaluation.table import results_table
     from rolecast.schedule import last as last_stage
     from rolecast.stages.evaluate import evaluate as evaluate_stage
+    from rolecast.stages.fixed import Found
 
+    if documents_stage is not None and documents is None:
+        raise InputError("--documents-stage names a stage of another run: give --documents too")
+    other = open_run(documents) if documents is not None else None
+    found = Found(other, documents_stage or last_stage(other.config.schedule)) if other is not None else None
     run_ = opened(run, config, overrides, stage, model=True)
     name = stage or last_stage(run_.config.schedule)
-    folder = evaluate_stage(run_, name)
+    folder = evaluate_stage(run_, name, found)
+    if found is not None:
+        print(f"from the documents of {found.run.place}, stage {found.stage}: {folder}")
     print(results_table({name: json.loads((folder / "result.json").read_text())}))
 
 

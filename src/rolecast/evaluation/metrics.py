@@ -37,14 +37,20 @@ def summarize(trajectories: Sequence[Trajectory], seed: int, bootstrap: int, tas
         "task": task.name,
         "headline": task.headline,
         **_scores(trajectories, seed, bootstrap, task),
+        **({"others": {name: _led(trajectories, seed, bootstrap, task, name) for name in task.others}} if task.others else {}),
         "by_hops": _split(trajectories, lambda t: str(t.question.hops), seed, bootstrap, task),
         "by_type": _split(trajectories, lambda t: t.question.type or "unknown", seed, bootstrap, task),
         "status": {status: sum(t.status == status for t in trajectories) for status in sorted({t.status for t in trajectories})},
         "valid": valid_share(trajectories),
         "gold_recall": gold_recall(trajectories),
-        "tokens_per_question": float(np.mean([sum(len(a.ids) for a in t.actions) for t in trajectories])),
+        "tokens_per_question": float(np.mean([_said(t) for t in trajectories])),
         "searches_per_question": float(np.mean([t.searches for t in trajectories])),
     }
+
+
+def _said(t: Trajectory) -> int:
+    """Tokens that the answer took; a probe is no part of it."""
+    return sum(len(action.ids) for thread in t.threads if not thread.probe for action in thread.actions)
 
 
 def valid_share(trajectories: Sequence[Trajectory]) -> float:
@@ -72,10 +78,14 @@ def _split(
 
 def _scores(trajectories: Sequence[Trajectory], seed: int, bootstrap: int, task: Task) -> dict[str, Any]:
     """The task's scores, with the interval of its headline over the `n` episodes that have one."""
-    led = [value for t in trajectories if (value := task.scores(t)[task.headline]) is not None]
+    return {task.headline: None, **means(task, trajectories), **_led(trajectories, seed, bootstrap, task, task.headline)}
+
+
+def _led(trajectories: Sequence[Trajectory], seed: int, bootstrap: int, task: Task, name: str) -> dict[str, Any]:
+    """Over how many episodes the score's mean is taken, its interval, and how many have no such score."""
+    led = [value for t in trajectories if (value := task.scores(t)[name]) is not None]
     unscored = {"unscored": len(trajectories) - len(led)} if len(led) < len(trajectories) else {}
-    bounds = list(interval(np.array(led), seed, bootstrap)) if led else None
-    return {task.headline: None, **means(task, trajectories), "n": len(led), "ci95": bounds, **unscored}
+    return {"n": len(led), "ci95": list(interval(np.array(led), seed, bootstrap)) if led else None, **unscored}
 
 
 def interval(scores: np.ndarray, seed: int, samples: int) -> tuple[float, float]:

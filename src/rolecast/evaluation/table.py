@@ -9,15 +9,17 @@ from typing import Any
 
 
 def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
-    """One row per stage: the task's score with its interval (EM, unless all have another), F1, the score by hops, share of replies in
-    valid form, cost per question."""
+    """One row per stage: the task's score with its interval (EM, unless all have another), the scores of further tasks with theirs, F1,
+    the score by hops, share of replies in valid form, cost per question."""
     names = {result.get("headline", "em") for result in stages.values()}
     measure = names.pop() if len(names) == 1 else "score"
+    others = list(dict.fromkeys(name for result in stages.values() for name in result.get("others", {})))
     hops = sorted({h for result in stages.values() for h in result["by_hops"]})
     head = [
         "stage",
         "EM" if measure == "em" else measure,
         "95 % interval",
+        *[title for name in others for title in (name, "95 % interval")],
         "F1",
         *[f"{h} hop{'s' if h != '1' else ''}" for h in hops],
         "valid",
@@ -27,7 +29,6 @@ def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
     ]
     rows = []
     for stage, result in stages.items():
-        low, high = result["ci95"] or (None, None)
         name = result.get("headline", "em")
         by_hops = [_percent(result["by_hops"].get(h, {}).get(name)) for h in hops]
         cost = [
@@ -36,13 +37,19 @@ def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
             f"{result['searches_per_question']:.1f}",
             str(result["n"]),
         ]
-        rows.append([stage, _percent(result[name]), f"{_percent(low)} – {_percent(high)}", _percent(result.get("f1")), *by_hops, *cost])
+        further = [cell for other in others for cell in (_percent(result.get(other)), _interval(result.get("others", {}).get(other, {})))]
+        rows.append([stage, _percent(result[name]), _interval(result), *further, _percent(result.get("f1")), *by_hops, *cost])
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [
         "  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in [head, *rows]
     ]
     return "\n".join([lines[0], "─" * len(lines[0]), *lines[1:]])
+
+
+def _interval(score: Mapping[str, Any]) -> str:
+    low, high = score.get("ci95") or (None, None)
+    return f"{_percent(low)} – {_percent(high)}"
 
 
 def _percent(share: float | None) -> str:

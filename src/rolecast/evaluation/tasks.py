@@ -1,7 +1,8 @@
 """What an episode is measured by: the task of a stage says which scores it has, and which of them models are selected on.
 
 `qa` compares answers with gold answers. `reward:NAME` takes the method's own reward of that name: a rubric's score of a long
-report, or what a stage that trains a planner alone rewards it with.
+report, or what a stage that trains a planner alone rewards it with. Released code may count less than we do: `qa+answered` leaves out
+episodes without an answer, `qa+spans` leaves yes and no out of F1, `qa+answered+spans` does both.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rolecast.errors import InputError
-from rolecast.rewards.text import cover_exact_match, exact_match, token_f1
+from rolecast.rewards.text import SPECIAL, cover_exact_match, exact_match, normalize, token_f1
 from rolecast.types import Trajectory
 
 Scores = Mapping[str, float | None]  # of one episode; None is unscored
@@ -20,21 +21,32 @@ Scores = Mapping[str, float | None]  # of one episode; None is unscored
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`headline`: the score that the best model has the most of. It lies in [0, 1] and is one of `scores`."""
+    """`headline`: the score that the best model has the most of. It lies in [0, 1] and is one of `scores`. `others`: headlines of the
+    further tasks that this one stands for (`together`).
+    """
 
     name: str
     headline: str
     scores: Callable[[Trajectory], Scores]
+    others: tuple[str, ...] = ()
 
 
 def find(name: str) -> Task:
     """Raises InputError for what is no task."""
-    if name == QA.name:
-        return QA
+    base, *limits = name.split("+")
+    if base == QA.name and set(limits) <= _LIMITS.keys():
+        return Task(name, QA.headline, _limited(limits)) if limits else QA
     kind, _, reward = name.partition(":")
     if kind == "reward" and reward:
         return Task(name, reward, lambda t: {reward: _reward(t, reward)})
-    raise InputError(f"no task {name!r}; there are qa and reward:NAME")
+    raise InputError(f"no task {name!r}; there are qa, qa+answered, qa+spans, qa+answered+spans and reward:NAME")
+
+
+def together(names: Sequence[str]) -> Task:
+    """Several tasks as one, which has all of their scores and the first one's headline."""
+    first, *rest = found = [find(name) for name in names]
+    others = tuple(task.headline for task in rest)
+    return Task("+".join(names), first.headline, lambda t: {name: s for task in found for name, s in task.scores(t).items()}, others)
 
 
 def means(task: Task, trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -46,9 +58,31 @@ def means(task: Task, trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _answers(t: Trajectory) -> Scores:
-    """An episode without an answer scores 0."""
+    """An episode without an answer scores 0. A question without gold answers, which has a rubric instead, scores nothing."""
     golds = t.question.gold.answers
+    if not golds:
+        return dict.fromkeys(("em", "f1", "cem"))
     return {"em": exact_match(t.answer, golds), "f1": token_f1(t.answer, golds), "cem": cover_exact_match(t.answer, golds)}
+
+
+def _limited(limits: Sequence[str]) -> Callable[[Trajectory], Scores]:
+    def scores(t: Trajectory) -> Scores:
+        found = _answers(t)
+        for limit in limits:
+            found = _LIMITS[limit](t, found)
+        return found
+
+    return scores
+
+
+def _answered(t: Trajectory, scores: Scores) -> Scores:
+    return scores if t.answer is not None else dict.fromkeys(scores)
+
+
+def _spans(t: Trajectory, scores: Scores) -> Scores:
+    """M-ASK's code leaves out what says yes, no or noanswer where every gold does; another answer to such a question counts as 0."""
+    said = [t.answer, *t.question.gold.answers]
+    return {**scores, "f1": None} if all(text is not None and normalize(text) in SPECIAL for text in said) else scores
 
 
 def _reward(t: Trajectory, name: str) -> float | None:
@@ -57,4 +91,5 @@ def _reward(t: Trajectory, name: str) -> float | None:
     return float(np.mean(earned)) if earned else None
 
 
+_LIMITS: Mapping[str, Callable[[Trajectory, Scores], Scores]] = {"answered": _answered, "spans": _spans}
 QA = Task("qa", "em", _answers)

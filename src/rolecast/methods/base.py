@@ -23,13 +23,14 @@ from pydantic import BaseModel, ConfigDict
 from rolecast.errors import InputError
 from rolecast.judge.kinds import ANSWER, JudgeKind, Rule
 from rolecast.ports import Embed, Judge
-from rolecast.rollout.env import Env
+from rolecast.rollout.env import Env, Phase
 from rolecast.teachers.base import Teacher, TeacherErrors
 from rolecast.types import Action, Example, ImitationTerm, Message, Objective, Question, Reward, Role, Slot, Stage, Thread, Trajectory, Unit
 
 T = TypeVar("T")
 PromptStyle = Literal["instruct", "compact"]
 DynamicSampling = Literal["group", "trajectory", "off"]
+DOCUMENTS = "documents"  # of `Question.given`: ids of passages that an episode answers from instead of searching
 
 
 class MethodConfig(BaseModel):
@@ -49,7 +50,9 @@ class Method(ABC):
     """Stateless: one instance serves every episode of a run. `methods.registry.register` makes a class known.
 
     `presets`: the configs in the folder's presets/, by name, the demo's own first. `words`: what its compact prompts and its teacher say
-    that a model from scratch is to know as one token each (`world.tokenizer`).
+    that a model from scratch is to know as one token each (`world.tokenizer`). `probed`: the phases in which `probe` is called; `taught`:
+    those that SFT's episodes are played in, in turns, for a method whose prompts differ between them. `fixed`: whether `rollout` answers
+    from the passages whose ids `question.given` has as `DOCUMENTS`, where it has them.
     """
 
     name: ClassVar[str]
@@ -57,8 +60,12 @@ class Method(ABC):
     config_type: ClassVar[type[MethodConfig]]
     presets: ClassVar[tuple[str, ...]] = ()
     words: ClassVar[tuple[str, ...]] = ()
+    probed: ClassVar[frozenset[Phase]] = frozenset({"train"})
+    taught: ClassVar[tuple[Phase, ...]] = ("train",)
+    fixed: ClassVar[bool] = False
     package: ClassVar[str]  # the folder with prompts/ and presets/, as `register` finds it
     roles: dict[str, Role]
+    silent: frozenset[str] = frozenset()  # roles that the stage's episodes do without: `rollout` ends before them
 
     def __init__(self, config: MethodConfig) -> None:
         self.config = config
@@ -67,6 +74,12 @@ class Method(ABC):
     def k(self) -> int:
         """Passages of one search; 0 where it does not search."""
         return 0
+
+    @property
+    def measured(self) -> Sequence[str]:
+        """The tasks (`evaluation.tasks`) that all its models are evaluated by, whatever their stages select on; the first has the
+        headline. Empty: each by the task of its stage."""
+        return ()
 
     @property
     def dynamic_sampling(self) -> DynamicSampling:
@@ -112,13 +125,21 @@ class Method(ABC):
         return frozenset(role.slot for role in self.roles.values())
 
     def in_stage(self, stage: Stage, lengths: Mapping[str, int] | None = None) -> Self:
-        """The method with the slots that its roles speak with in this stage, and `lengths`: other limits of tokens for some roles."""
+        """The method as this stage's episodes play it: the slots that its roles speak with, the roles that are silent, and `lengths`,
+        other limits of tokens for some roles."""
         limits = lengths or {}
         cast = copy.copy(self)
         cast.roles = {
             name: replace(role, slot=stage.slots.get(name, role.slot), max_tokens=limits.get(name, role.max_tokens))
             for name, role in self.roles.items()
         }
+        cast.silent = frozenset(stage.silent)
+        return cast
+
+    def whole(self) -> Self:
+        """The method with no role silent, as it is evaluated and served."""
+        cast = copy.copy(self)
+        cast.silent = frozenset()
         return cast
 
     def messages(self, role: Role, state: Any) -> list[Message]:
@@ -153,7 +174,10 @@ class Method(ABC):
         """
 
     async def probe(self, trajectory: Trajectory, env: Env) -> None:
-        """Extra samples on recorded states, in training only, in an env for probes. May not change what `rollout` did."""
+        """Extra samples on recorded states, in an env for probes: in training, and in evaluation where `probed` says so (`env.phase`).
+
+        May not change what `rollout` did. An `Overflow` is the caller's to catch: what has no room is no sample.
+        """
 
     async def score(self, trajectory: Trajectory, judge: Judge, embed: Embed) -> list[Reward]:
         """Named rewards of one finished episode. `embed`: the retriever's encoder."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import bm25s
 import numpy as np
 
 from rolecast.errors import InputError
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # bm25s imports JAX where it finds it, and JAX takes three quarters of a GPU's memory
+
+import bm25s
 
 logging.getLogger("bm25s").setLevel(logging.WARNING)  # it logs its own steps at DEBUG, whatever the root level
 

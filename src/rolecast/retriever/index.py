@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,6 +18,7 @@ from rolecast.data.records import read_corpus, write_corpus
 from rolecast.errors import InputError
 from rolecast.installed import needing
 from rolecast.ports import IndexInfo
+from rolecast.retriever.embeddings import Embeddings
 from rolecast.retriever.hybrid import reciprocal_rank
 from rolecast.store.artifact import MANIFEST, digest_of, verify, writing
 from rolecast.types import Passage
@@ -61,20 +63,23 @@ def _dense() -> type[Dense]:
 
 
 def _encoder(name: str) -> Encoder:
-    from rolecast.retriever.dense import Encoder
+    with needing("retriever"):
+        from rolecast.retriever.dense import Encoder
 
     return Encoder(name)
 
 
 class LocalRetriever:
-    """`Retriever` in this process."""
+    """`Retriever` in this process. `encoder`: by name, whose vectors `embed` gives; an index of words loads it when it is asked."""
 
-    def __init__(self, passages: Sequence[Passage], kind: Kind, bm25: BM25 | None, dense: Dense | None, digest: str = "") -> None:
+    def __init__(
+        self, passages: Sequence[Passage], kind: Kind, bm25: BM25 | None, dense: Dense | None, digest: str = "", encoder: str = "minilm"
+    ) -> None:
         self.passages = passages
         self.kind = kind
         self._digest = digest
         self._by_id = {passage.id: passage for passage in passages}
-        self._bm25, self._dense = bm25, dense
+        self._bm25, self._dense, self._encoder = bm25, dense, encoder
 
     @classmethod
     def open(cls, path: Path, kind: Kind | None = None) -> LocalRetriever:
@@ -86,7 +91,8 @@ class LocalRetriever:
             raise InputError(f"{path} is a {built['kind']} index and cannot serve {kind}; build it with --kind {kind} or hybrid")
         bm25 = _bm25().load(path / "bm25") if kind != "dense" else None
         dense = _dense().load(path / "dense.faiss", _encoder(built["encoder"])) if kind != "bm25" else None
-        return cls(read_corpus(path / "corpus.jsonl"), kind, bm25, dense, digest_of((path / MANIFEST).read_bytes()))
+        digest = digest_of((path / MANIFEST).read_bytes())
+        return cls(read_corpus(path / "corpus.jsonl"), kind, bm25, dense, digest, built["encoder"])
 
     async def info(self) -> IndexInfo:
         return IndexInfo(self.kind, self._digest)
@@ -122,6 +128,8 @@ class LocalRetriever:
         return [self._by_id[id] for id in ids]
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        if self._dense is None:
-            raise InputError("a bm25 index has no encoder; build the index with --kind dense or hybrid")
-        return self._dense.encoder.encode(texts, "passage")
+        return self._embeddings.of(texts)
+
+    @cached_property
+    def _embeddings(self) -> Embeddings:
+        return Embeddings(self._dense.encoder if self._dense is not None else _encoder(self._encoder))

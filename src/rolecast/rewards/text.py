@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 ABSTENTION = "unknown"
-_SPECIAL = frozenset({"yes", "no", "noanswer", ABSTENTION})
+SPECIAL = frozenset({"yes", "no", "noanswer"})
+_WHOLE = SPECIAL | {ABSTENTION}  # right or wrong, never in part
 
 
 def normalize(text: str) -> str:
@@ -48,8 +49,13 @@ def token_f1(prediction: str | None, golds: Sequence[str]) -> float:
     return max((_f1(normalize(prediction), normalize(gold)) for gold in golds), default=0.0)
 
 
+def yes_or_no(golds: Sequence[str]) -> bool:
+    """Whether the question asks for yes or no."""
+    return any(normalize(gold) in ("yes", "no") for gold in golds)
+
+
 def _f1(prediction: str, gold: str) -> float:
-    if prediction != gold and (prediction in _SPECIAL or gold in _SPECIAL):
+    if prediction != gold and (prediction in _WHOLE or gold in _WHOLE):
         return 0.0
     predicted, expected = prediction.split(), gold.split()
     if not predicted or not expected:

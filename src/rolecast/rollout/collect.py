@@ -108,7 +108,7 @@ async def play_episode(method: Method, env: Env, judge: Judge | None) -> Traject
         trajectory.answer = await method.rollout(trajectory.question, env)
     except EpisodeEnd as end:
         trajectory.status = end.status
-    if env.phase == "train":
+    if env.phase in method.probed:
         await method.probe(trajectory, env.probe())
     if judge is not None:
         trajectory.rewards = await method.score(trajectory, judge, env.retriever.embed)

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from rolecast.tags import left_open
 from rolecast.types import Action, Passage, Thread, Trajectory
 
-SAID = {"think": "thinks", "search": "searches", "filter": "keeps", "facts": "condenses", "answer": "answers"}
+SAID = {
+    "think": "thinks",
+    "search": "searches",
+    "filter": "keeps",
+    "refine": "keeps",
+    "task": "asks for",
+    "facts": "condenses",
+    "answer": "answers",
+    "evidence": "keeps",
+    "Update": "replaces",
+    "Add": "adds",
+    "end": "ends",
+    "predicted_answer": "answers",
+}
 DOCUMENTS = "documents"
 WIDTH = 11  # of the left column
 Mark = Callable[[str], str]
@@ -40,10 +53,13 @@ def _thread(thread: Thread, episode: Trajectory, mark: Mark) -> Iterator[str]:
 
 def _found(thread: Thread, episode: Trajectory, mark: Mark) -> Iterator[str]:
     first = next((turn.id for turn in thread.actions), "")
-    passages: list[Passage] = getattr(episode.states.get(first), DOCUMENTS, [])
-    for number, passage in enumerate(passages):
-        title = f"{passage.title}: " if passage.title else ""
-        yield from _indented(" " * WIDTH if number else _found_mark(mark), title + passage.text)
+    documents: Sequence[Passage | str] = getattr(episode.states.get(first), DOCUMENTS, [])  # a method may keep their texts alone
+    for number, document in enumerate(documents):
+        yield from _indented(" " * WIDTH if number else _found_mark(mark), document if isinstance(document, str) else _titled(document))
+
+
+def _titled(passage: Passage) -> str:
+    return f"{passage.title}: {passage.text}" if passage.title else passage.text
 
 
 def _found_mark(mark: Mark) -> str:
@@ -56,7 +72,8 @@ def _action(role: str, text: str, valid: bool, mark: Mark) -> Iterator[str]:
     if not blocks:
         yield from _indented(mark(role.ljust(WIDTH)), f"{text.strip()}{'' if valid else '  (not in its form)'}")
     for tag, content in blocks:
-        yield from _indented(mark(role.ljust(WIDTH)), f"{SAID.get(tag, tag)} {' '.join(content.split()) or 'nothing'}")
+        said = " ".join(content.split()) or ("nothing" if f"</{tag}>" in text else "")
+        yield from _indented(mark(role.ljust(WIDTH)), f"{SAID.get(tag, tag)} {said}".rstrip())
 
 
 def _indented(left: str, text: str) -> Iterator[str]:

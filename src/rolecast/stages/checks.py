@@ -15,8 +15,10 @@ from rolecast.judge.lexical import LEXICAL, LexicalJudge
 from rolecast.methods.registry import make_method
 from rolecast.schedule import find
 from rolecast.store.uri import S3
+from rolecast.types import TRAIN
 
 log = logging.getLogger(__name__)
+TRIED = 2  # processes that may share whatever there is, to try out that several train together
 
 
 def check_run(config: RunConfig, location: Path | str, stage: str | None = None) -> None:
@@ -48,15 +50,22 @@ def _trains(settings: StageConfig) -> bool:
 
 
 def require_ranks(config: RunConfig, procs: int | None = None) -> None:
-    """DeepSpeed works among ranks, also if there is one. `procs`: that will be started."""
+    """DeepSpeed works among ranks, also if there is one. `procs`: that will be started, at most one for each GPU or core that is here."""
     if config.learner.name == "deepspeed" and procs is None and "RANK" not in os.environ:
         raise InputError("learner.name=deepspeed trains in processes that are started together: add --procs N, one for each GPU")
+    if procs is not None and procs > 1:
+        from rolecast.devices import count
+
+        found, what = count()
+        if procs > max(found, TRIED):
+            raise InputError(f"--procs {procs}: this machine has {found} {what}; give at most {max(found, TRIED)}")
 
 
 def _check_worlds(config: RunConfig, stages: list[str]) -> None:
     for name in stages:
         settings = config.stages[name]
-        if config.data.world is None and isinstance(settings, SftConfig) and not settings.invented:
+        taught = isinstance(settings, SftConfig) and find(config.schedule, name).data == TRAIN
+        if config.data.world is None and isinstance(settings, SftConfig) and taught and not settings.invented:
             raise InputError(
                 f"stages.{name} imitates a scripted teacher on invented worlds, and this run has data of its own; set stages.{name}.steps "
                 f"to 0 to start from the model as it is, or stages.{name}.invented to true to teach it the form of replies there"

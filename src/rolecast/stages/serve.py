@@ -25,7 +25,7 @@ def open_agent(location: Path | str, stage: str | None = None, retriever: Retrie
     c = run.config
     prepare_torch(c)
     of = find(c.schedule, _trained_stage(run, c.schedule, stage))
-    method = c.method_in(of)
+    method = c.method_in(of).whole()
     team, speakers = finished_team(run, method, of)
     if rewriter and rewriter not in speakers:
         raise InputError(

@@ -1,8 +1,9 @@
-"""SFT: supervised turns of a scripted teacher, on throw-away worlds."""
+"""SFT: supervised turns of a scripted teacher, on throw-away worlds, or turns that a rollout stage kept."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,11 +22,12 @@ from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run
 from rolecast.stages.segments import begin_segment
 from rolecast.stages.stopping import stopping
-from rolecast.stages.team import training_team, write_model
+from rolecast.stages.team import load_questions, training_team, write_model
 from rolecast.store.artifact import writing
 from rolecast.teachers.drills import draw_drill
 from rolecast.teachers.examples import deal, draw_turns
-from rolecast.types import Example, Stage
+from rolecast.teachers.kept import draw_kept, read_turns
+from rolecast.types import TRAIN, Example, Stage
 
 BLOCK = 32  # batches drawn at a time
 LOG_EVERY = 10
@@ -50,11 +52,12 @@ def sft(run: Run, stage: Stage, ranks: Ranks) -> None:
     renderer = Renderer(team.tokenizer, method.tags)
     metrics = MetricsLog(folder, start - 1 if resumed else -1, ranks.first)
     progress = Progress(stage.name, c.steps, start, shown=ranks.first)
+    kept = read_turns(load_questions(run, "train", stage.data), stage.data) if stage.data != TRAIN else ()
     block: list[list[Example]] = []
     with stopping(ranks) as stop:
         for step in range(start, c.steps):
             if step % BLOCK == 0 or not block:
-                block = draw_block(run.config, stage, method, renderer, step // BLOCK)
+                block = draw_block(run.config, stage, method, renderer, step // BLOCK, kept)
             numbers = _update(learner, method, block[step % BLOCK])
             if step % LOG_EVERY == 0:
                 metrics.write(step, numbers)
@@ -93,14 +96,19 @@ def _finish(run: Run, stage: Stage, learner: Learner, folder: Path) -> None:
     learner.ranks.barrier()
 
 
-def draw_block(config: RunConfig, stage: Stage, method: Method, renderer: Renderer, number: int) -> list[list[Example]]:
-    """`BLOCK` batches: drills first, then the teacher's turns. A function of config, stage and number alone, so every rank draws the same."""
+def draw_block(
+    config: RunConfig, stage: Stage, method: Method, renderer: Renderer, number: int, kept: Sequence[Example] = ()
+) -> list[list[Example]]:
+    """`BLOCK` batches: drills first, then the teacher's turns, or those that were `kept`. A function of these arguments alone, so every
+    rank draws the same."""
     c: SftConfig = config.sft(stage.name)
     world, count, drills = config.data.thrown_away, BLOCK * c.batch, number * BLOCK < c.drills
     number += config.steps_before(stage, BLOCK) // BLOCK  # of the whole schedule: a later stage draws what none drew before
     if drills:
         rng = stream(config.seed, "drills", number)
         rows = [draw_drill(renderer, rng, world) for _ in range(count)]
+    elif kept:
+        rows = draw_kept(kept, config.seed, stage.name, number, count)
     else:
         rows = draw_turns(method, method.teacher(c.errors), renderer, config.seed, number, count, c.mix, config.model.max_context, world)
     return deal(rows, c.batch, stream(config.seed, "deal", number))

@@ -11,7 +11,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from rolecast.config import RunConfig
+from rolecast.config import RunConfig, TrainedConfig
 from rolecast.data.records import read_questions
 from rolecast.devices import device
 from rolecast.errors import InputError
@@ -98,8 +98,9 @@ def casting_of(method: Method, stage: Stage, training: bool = True) -> Casting:
 def training_team(run: Run, method: Method, stage: Stage, saved: Path | None, place: torch.device | None = None) -> Team:
     """The team that a stage trains, from the stage's start, or as it was `saved` in a checkpoint."""
     base, tokenizer, folder = start_of(run, stage, place or device())
-    c = run.config
-    return assemble(base, tokenizer, casting_of(method, stage), start=folder, saved=saved, lora=c.model.lora, seed=c.seed)
+    c, settings = run.config, run.config.stages[stage.name]
+    lora = None if isinstance(settings, TrainedConfig) and not settings.adapters else c.model.lora
+    return assemble(base, tokenizer, casting_of(method, stage), start=folder, saved=saved, lora=lora, seed=c.seed)
 
 
 def finished_team(run: Run, method: Method, stage: Stage) -> tuple[Team, Speakers]:

@@ -11,7 +11,8 @@ from rolecast.stages.run import Run, working
 from rolecast.store.artifact import writing
 from rolecast.world.counterfactual import World, build_world
 from rolecast.world.crowded import build_crowded_world
-from rolecast.world.throwaway import CROWDED
+from rolecast.world.reports import build_reports_world
+from rolecast.world.throwaway import CROWDED, REPORTS
 
 
 def world(run: Run) -> Path:
@@ -35,7 +36,7 @@ def write_world(path: Path, config: WorldConfig, seed: int) -> World:
 
         made = build_facts_world(seed, config.questions)
     else:
-        build = build_crowded_world if config.kind == CROWDED else build_world
+        build = {CROWDED: build_crowded_world, REPORTS: build_reports_world}.get(config.kind, build_world)
         made = build(seed, config.entities, config.questions)
     with writing(path, "world", {"seed": seed, "config": config.model_dump(mode="json")}) as partial:
         write_corpus(partial / "corpus.jsonl", made.passages)

@@ -16,8 +16,19 @@ from rolecast.judge.evidence import unresolved
 from rolecast.ports import Completion, GenerateRequest
 from rolecast.rewards.text import ABSTENTION
 from rolecast.rollout.env import Env, LiveThread
-from rolecast.types import Hop, Question, Trajectory
-from rolecast.world.grammar import DATED, RELATIONS, RELATIONS_OF, Fact, facts_in, forward_query, names, rephrased
+from rolecast.types import Hop, Passage, Question, Trajectory
+from rolecast.world.grammar import (
+    DATED,
+    RELATIONS,
+    RELATIONS_OF,
+    Fact,
+    facts_in,
+    forward_query,
+    inverse_query,
+    names,
+    rephrased,
+    sentences,
+)
 
 T = TypeVar("T")
 
@@ -30,6 +41,14 @@ class TeacherErrors(BaseModel):
     stop_early: float = Field(0.0, ge=0, le=1)  # stops though a fact is missing
     wrong_relation: float = Field(0.0, ge=0, le=1)  # asks for another relation of the right entity
     keep_distractors: float = Field(0.0, ge=0, le=1)  # keeps two sentences that were not asked for
+    drop_fact: float = Field(0.0, ge=0, le=1)  # refines another fact of the documents instead of the one that was asked for
+    add_instead: float = Field(0.0, ge=0, le=1)  # mask's update: adds a step, though one of the trajectory asks for the evidence
+    overwrite: float = Field(0.0, ge=0, le=1)  # mask's update: replaces a step that does not ask for the evidence
+    guess: float = Field(0.0, ge=0, le=1)  # answers though the evidence is insufficient and it may abstain
+    abstain: float = Field(0.0, ge=0, le=1)  # abstains though the evidence is sufficient
+    drop_node: float = Field(0.0, ge=0, le=1)  # leaves a search that is needed out of a plan
+    skip_aggregates: float = Field(0.0, ge=0, le=1)  # plans no aggregates: searches feed the answer
+    skip_point: float = Field(0.0, ge=0, le=1)  # leaves one of a node's key points out of its report
 
 
 class Teacher(Protocol):
@@ -93,6 +112,21 @@ def next_query(question: Question, known: str, asked: Sequence[str], errors: Tea
         if wrong not in asked:
             return wrong
     return next((query for query in (hop.query, rephrased(hop.query)) if query not in asked), None)
+
+
+def kept_facts(documents: Sequence[Passage], query: str, errors: TeacherErrors, rng: random.Random) -> list[str]:
+    """The sentences of the documents that answer `query`, in their order, or with `keep_distractors` two others among them."""
+    said = [sentence for document in documents for sentence in sentences(document.text)]
+    asked = [sentence for sentence in said if any(query in _phrasings(fact) for fact in facts_in(sentence))]
+    others = [sentence for sentence in said if sentence not in asked]
+    if rng.random() < errors.keep_distractors:
+        asked += rng.sample(others, min(2, len(others)))
+    return [sentence for sentence in said if sentence in asked]
+
+
+def _phrasings(fact: Fact) -> set[str]:
+    forward, inverse = forward_query(fact.relation, fact.subject), inverse_query(fact.relation, fact.object)
+    return {forward, inverse, rephrased(forward), rephrased(inverse)}
 
 
 def reasoning(question: Question, known: str, asked: Sequence[str] = ()) -> str:

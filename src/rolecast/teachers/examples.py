@@ -24,7 +24,8 @@ def throwaway_episode(
     rng = stream(seed, "throwaway", number)
     drawn = draw_throwaway(rng, world)
     trajectory = Trajectory(f"throwaway-{number}", drawn.question, "", 0, method.name, seed)
-    env = TeacherEnv(TeacherVoice(), ThrowawayRetriever(drawn), renderer, trajectory, max_context, teacher=teacher, rng=rng)
+    phase = method.taught[number % len(method.taught)]
+    env = TeacherEnv(TeacherVoice(), ThrowawayRetriever(drawn), renderer, trajectory, max_context, phase=phase, teacher=teacher, rng=rng)
     try:
         # Nothing in a teacher's episode waits, so the coroutine runs to its end without an event loop.
         trajectory.answer = _run(method.rollout(drawn.question, env))

@@ -7,6 +7,7 @@ test question occurs in a training chain. All passages, of all splits, are in on
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rolecast.errors import InputError
@@ -27,6 +28,7 @@ from rolecast.world.questions import (
 DATASET = "counterfactual"
 SMALLEST = 2 * len(TYPES)  # entities of a split: two of each type, since nothing is its own mentor or twin
 NAMES = int(0.9 * len(SYLLABLES) ** 2)  # of those that there are: drawing the very last ones would take long
+DrawQuestion = Callable[[Graph, dict[str, str], int, random.Random], Draft | None]  # one try for the question of this number
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,13 @@ class World:
     entities: dict[str, int] = field(default_factory=dict)  # by split
 
 
-def build_world(seed: int, entities: dict[str, int], questions: dict[str, int]) -> World:
+def build_world(
+    seed: int, entities: dict[str, int], questions: dict[str, int], dataset: str = DATASET, draw: DrawQuestion | None = None
+) -> World:
     """`entities` and `questions` per split. Every entity has three facts, so the corpus has three times as many passages.
 
     Questions come in equal parts of 1 to 4 facts; of those with two facts a third each are chains, comparisons and
-    intersections. Raises InputError where a split is too small for what it is asked.
+    intersections; or they are what `draw` makes. Raises InputError where a split is too small for what it is asked.
     """
     check_sizes(entities, questions)
     taken: set[str] = set()
@@ -50,7 +54,7 @@ def build_world(seed: int, entities: dict[str, int], questions: dict[str, int]) 
         types = _deal_types(draw_names(count, stream(seed, "names", split), taken=taken))
         graph = _draw_facts(types, stream(seed, "facts", split))
         facts += graph.facts
-        drafts[split] = _draw_questions(graph, types, split, questions[split], stream(seed, "questions", split))
+        drafts[split] = _draw_questions(graph, types, split, questions[split], stream(seed, "questions", split), draw or _draw_question)
     order = list(range(len(facts)))
     stream(seed, "order").shuffle(order)
     ids = {facts[index]: f"p{place:06d}" for place, index in enumerate(order)}
@@ -58,7 +62,7 @@ def build_world(seed: int, entities: dict[str, int], questions: dict[str, int]) 
     return World(
         passages,
         {
-            split: [draft.question(question_id(f"{DATASET}-{seed}", split, row), ids.__getitem__) for row, draft in enumerate(rows)]
+            split: [draft.question(question_id(f"{dataset}-{seed}", split, row), ids.__getitem__) for row, draft in enumerate(rows)]
             for split, rows in drafts.items()
         },
         dict(entities),
@@ -94,21 +98,21 @@ def _draw_facts(types: dict[str, str], rng: random.Random) -> Graph:
     return graph
 
 
-def _draw_questions(graph: Graph, types: dict[str, str], split: str, count: int, rng: random.Random) -> list[Draft]:
-    """Distinct questions, interleaved by the number of facts they need."""
-    relations_of = RelationsOf(types)
-    names = list(types)
+def _draw_questions(
+    graph: Graph, types: dict[str, str], split: str, count: int, rng: random.Random, draw: DrawQuestion
+) -> list[Draft]:  # fmt: skip
+    return distinct(count, lambda number: draw(graph, types, number, rng), len(types), split)
 
-    def draw(number: int) -> Draft | None:
-        hops = number % 4 + 1
-        kind = ("chain", "comparison", "intersection")[number // 4 % 3] if hops == 2 else "chain"
-        if kind == "chain":
-            return draft_chain(graph, rng.choice(names), hops, rng, relations_of)
-        if kind == "comparison":
-            return _comparison(graph, rng, same=number // 12 % 2 == 0)
-        return _intersection(graph, rng.choice(names), types, rng)
 
-    return distinct(count, draw, len(types), split)
+def _draw_question(graph: Graph, types: dict[str, str], number: int, rng: random.Random) -> Draft | None:
+    """Interleaved by the number of facts they need."""
+    hops = number % 4 + 1
+    kind = ("chain", "comparison", "intersection")[number // 4 % 3] if hops == 2 else "chain"
+    if kind == "chain":
+        return draft_chain(graph, rng.choice(list(types)), hops, rng, RelationsOf(types))
+    if kind == "comparison":
+        return _comparison(graph, rng, same=number // 12 % 2 == 0)
+    return _intersection(graph, rng.choice(list(types)), types, rng)
 
 
 def _comparison(graph: Graph, rng: random.Random, same: bool) -> Draft | None:

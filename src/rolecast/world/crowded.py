@@ -12,7 +12,6 @@ Otherwise it is as the counterfactual world: entities are dealt to splits, facts
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rolecast.rewards.text import ABSTENTION
@@ -75,10 +74,10 @@ def build_crowded_world(seed: int, entities: dict[str, int], questions: dict[str
     )
 
 
-def draw_entities(count: int, rng: random.Random, taken: set[str], syllables: Sequence[str] | None = None) -> dict[str, str]:
+def draw_entities(count: int, rng: random.Random, taken: set[str]) -> dict[str, str]:
     """`count` new names with their types, in equal parts but for twins, who are of one type. `taken` names are avoided and extended."""
     types: dict[str, str] = {}
-    for turn, name in enumerate(draw_names(count, rng, taken=taken, syllables=syllables)):
+    for turn, name in enumerate(draw_names(count, rng, taken=taken)):
         types[name] = TYPES[turn % len(TYPES)]
         twin = mirrored(name)
         if twin not in taken and rng.random() < TWINS:

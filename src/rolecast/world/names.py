@@ -6,7 +6,6 @@ A name is new, its syllables never are: a model that has read other names can sp
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 _ONSETS = "b br d dr f g gr h j k kr l m n p pr r s sk st t tr v vr z".split()  # noqa: SIM905
 _NUCLEI = "aeiou"
@@ -24,18 +23,15 @@ _ALL = [(o + n + c) for o in _ONSETS for n in _NUCLEI for c in _CODAS]
 SYLLABLES: tuple[str, ...] = tuple(sorted({s.capitalize() for s in _ALL if s not in _ENGLISH})[::2])[:336]
 
 
-def draw_name(rng: random.Random, syllables: Sequence[str] | None = None) -> str:
-    """`syllables`: those that it is made of; by default all."""
-    known = syllables or SYLLABLES
-    return f"{rng.choice(known)} {rng.choice(known)}"
+def draw_name(rng: random.Random) -> str:
+    return f"{rng.choice(SYLLABLES)} {rng.choice(SYLLABLES)}"
 
 
-def near_name(name: str, rng: random.Random, syllables: Sequence[str] | None = None) -> str:
+def near_name(name: str, rng: random.Random) -> str:
     """A name that shares exactly one word with `name`."""
-    known = syllables or SYLLABLES
     first, second = name.split()
     while True:
-        other = rng.choice(known)
+        other = rng.choice(SYLLABLES)
         if rng.random() < 0.5 and other != second:
             return f"{first} {other}"
         if other != first:
@@ -48,14 +44,12 @@ def mirrored(name: str) -> str:
     return f"{second} {first}"
 
 
-def draw_names(
-    count: int, rng: random.Random, near: float = 0.5, taken: set[str] | None = None, syllables: Sequence[str] | None = None
-) -> list[str]:
+def draw_names(count: int, rng: random.Random, near: float = 0.5, taken: set[str] | None = None) -> list[str]:
     """`count` new names, each with probability `near` close to an earlier one; `taken` names are avoided and extended."""
     taken = set() if taken is None else taken
     names: list[str] = []
     while len(names) < count:
-        name = near_name(rng.choice(names), rng, syllables) if names and rng.random() < near else draw_name(rng, syllables)
+        name = near_name(rng.choice(names), rng) if names and rng.random() < near else draw_name(rng)
         if name not in taken:
             taken.add(name)
             names.append(name)

@@ -23,10 +23,11 @@ from rolecast.types import Passage, Question
 from rolecast.world.grammar import RELATIONS, RELATIONS_OF, TYPES, Fact, forward_query, inverse_query, names
 from rolecast.world.graph import Graph
 from rolecast.world.names import SYLLABLES, draw_name, near_name
-from rolecast.world.questions import RelationsOf, draft_chain, draft_comparison, draft_intersection
+from rolecast.world.questions import Draft, RelationsOf, draft_chain, draft_comparison, draft_intersection
+from rolecast.world.reports import LENGTHS, draft_fork, draft_pair, with_rubric
 from rolecast.world.throwaway_crowded import draw_crowded
 
-COUNTERFACTUAL, CROWDED = "counterfactual", "crowded"  # kinds of a run's world
+COUNTERFACTUAL, CROWDED, REPORTS = "counterfactual", "crowded", "reports"  # kinds of a run's world
 MISS = 0.02  # share of queries whose passage is not among the k
 SHUFFLED = 0.35  # share of results in random order
 INTRUDER = 0.17  # share of results in which a near-name with the same relation outranks the entity's other facts
@@ -78,6 +79,8 @@ class ThrowawayWorld:
             first = self._fact(self._entity(RELATIONS[relation][0]), relation)
             same = first.object if rng.random() < 0.5 else None
             draft = draft_comparison(first, self._fact(self._entity(RELATIONS[relation][0]), relation, same))
+        elif kind in ("pair", "fork"):
+            draft = self._draw_report(hops, kind)
         else:
             subject = self._entity(rng.choice(TYPES))
             pair = [self._fact(subject, relation) for relation in rng.sample(RELATIONS_OF[self.types[subject]], 2)]
@@ -86,6 +89,23 @@ class ThrowawayWorld:
                     self._fact(self._entity(self.types[subject]), fact.relation, fact.object)
             draft = draft_intersection(self.types[subject], *pair)
         return draft.question("throwaway", lambda fact: fact.sentence)
+
+    def _draw_report(self, hops: int, kind: str) -> Draft:
+        rng = self._rng
+        if kind == "pair":
+            return draft_pair(*(self._walk(length) for length in rng.sample(LENGTHS[hops], 2)))
+        [lead] = self._walk(1)
+        return draft_fork(lead, *(self._fact(lead.object, r) for r in rng.sample(RELATIONS_OF[self.types[lead.object]], 2)))
+
+    def _walk(self, hops: int) -> list[Fact]:
+        """A chain of new entities, no relation twice."""
+        at = self._entity(self._rng.choice(TYPES))
+        facts: list[Fact] = []
+        for _ in range(hops):
+            options = [r for r in RELATIONS_OF[self.types[at]] if r not in [fact.relation for fact in facts]]
+            facts.append(self._fact(at, self._rng.choice(options)))
+            at = facts[-1].object
+        return facts
 
     def passages(self, query: str, k: int) -> list[Passage]:
         """What the real index would show for `query`, at most `k` passages."""
@@ -194,6 +214,8 @@ class ThrowawayRetriever:
         raise NotImplementedError("a throw-away world has no encoder; score semantic rewards on the indexed world")
 
 
+# Shares of questions by type and number of facts. Those of reports have a rubric too.
+REPORT_KINDS = (("chain", 1, 0.1), ("chain", 2, 0.2), ("pair", 2, 0.15), ("fork", 3, 0.2), ("pair", 3, 0.15), ("pair", 4, 0.2))
 KINDS = (("chain", 1, 0.1), ("chain", 2, 0.1), ("comparison", 2, 0.2), ("intersection", 2, 0.24), ("chain", 3, 0.18), ("chain", 4, 0.18))
 
 
@@ -201,5 +223,9 @@ def draw_throwaway(rng: random.Random, world: str = COUNTERFACTUAL) -> Throwaway
     """`world`: the kind that the episode's is to be like. Real facts cannot be thrown away: their episodes have invented ones."""
     if world == CROWDED:
         return draw_crowded(rng)
-    kind, hops, _ = rng.choices(KINDS, [share for *_, share in KINDS])[0]
-    return ThrowawayWorld(rng, hops, kind)
+    kinds = REPORT_KINDS if world == REPORTS else KINDS
+    kind, hops, _ = rng.choices(kinds, [share for *_, share in kinds])[0]
+    drawn = ThrowawayWorld(rng, hops, kind)
+    if world == REPORTS:
+        drawn.question = with_rubric(drawn.question)
+    return drawn

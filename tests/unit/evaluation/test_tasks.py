@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rolecast.errors import InputError
 from rolecast.evaluation.metrics import summarize
 from rolecast.evaluation.table import results_table
-from rolecast.evaluation.tasks import QA, find, means
+from rolecast.evaluation.tasks import QA, find, means, together
 from rolecast.types import Gold, Question, Reward, RubricItem, Trajectory
 
 
@@ -37,6 +39,57 @@ def test_a_methods_own_reward_is_a_task_and_unscored_is_never_zero() -> None:
     assert result["by_hops"]["1"]["rubric"] == pytest.approx(0.6)
 
 
+def about(answer: str | None, gold: str) -> Trajectory:
+    return Trajectory("t", Question("q", "?", Gold((gold,))), "g", 0, "m", 0, answer=answer)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "n"),
+    [
+        # a right name, half of one, a right yes, a wrong yes, a name where the gold is no, and an episode that failed
+        ("qa", {"em": 2 / 6, "f1": (1 + 2 / 3 + 1 + 0 + 0 + 0) / 6}, 6),
+        ("qa+answered", {"em": 2 / 5, "f1": (1 + 2 / 3 + 1 + 0 + 0) / 5}, 5),
+        ("qa+spans", {"em": 2 / 6, "f1": (1 + 2 / 3 + 0 + 0) / 4}, 6),
+        ("qa+answered+spans", {"em": 2 / 5, "f1": (1 + 2 / 3 + 0) / 3}, 5),
+    ],
+)
+def test_what_released_code_leaves_out_is_a_task_of_its_own(name: str, expected: dict[str, float], n: int) -> None:
+    done = [
+        about("Kel Dax", "Kel Dax"),
+        about("Kel", "Kel Dax"),
+        about("yes", "Yes."),
+        about("yes", "no"),
+        about("Kel", "no"),
+        about(None, "Kel Dax"),
+    ]
+    found = summarize(done, 0, 100, find(name))
+    assert {score: found[score] for score in ("em", "f1")} == pytest.approx(expected)
+    assert (found["task"], found["headline"], found["n"], found.get("unscored", 0)) == (name, "em", n, 6 - n)
+
+
+def test_tasks_together_have_all_scores_and_the_first_ones_headline() -> None:
+    done = [episode("The The", 0.25), episode("no", 0.75), episode("no")]
+    both = together(["qa", "reward:rubric"])
+    assert (both.name, both.headline, both.others) == ("qa+reward:rubric", "em", ("rubric",))
+    assert means(both, done) == {**means(QA, done), "rubric": 0.5}
+    result, alone, rubric = (summarize(done, 0, 100, task) for task in (both, QA, find("reward:rubric")))
+    assert {name: result[name] for name in ("em", "f1", "ci95", "n", "rubric")} == {
+        **{name: alone[name] for name in ("em", "f1", "ci95", "n")}, "rubric": 0.5,
+    }  # fmt: skip
+    assert result["others"] == {"rubric": {name: rubric[name] for name in ("n", "ci95", "unscored")}}
+    assert (rubric["n"], rubric["unscored"]) == (2, 1)
+    assert "others" not in alone
+    head, _, row = results_table({"rl": result}).splitlines()
+    assert head.split()[1:7] == ["EM", "95", "%", "interval", "rubric", "95"]
+    assert row.split()[1:8] == ["33.3", "0.0", "–", "100.0", "50.0", "25.0", "–"]
+
+
+def test_a_question_without_gold_answers_has_no_score_of_answers() -> None:
+    long = replace(episode("a report", 0.5), question=Question("r", "Report.", Gold((), rubric=(RubricItem("says it"),))))
+    assert means(together(["qa", "reward:rubric"]), [long]) == {"rubric": 0.5}
+    assert means(QA, [episode(None), long]) == {"em": 0, "f1": 0, "cem": 0}  # of the one that has golds
+
+
 def test_of_nothing_scored_there_is_no_score_and_no_interval() -> None:
     result = summarize([episode("x")], 0, 100, find("reward:rubric"))
     assert (result["rubric"], result["ci95"], result["n"], result["unscored"]) == (None, None, 0, 1)
@@ -47,7 +100,7 @@ def test_of_episodes_without_actions_no_reply_was_valid() -> None:
     assert summarize([episode()], 0, 100)["valid"] == 0.0
 
 
-@pytest.mark.parametrize("name", ["", "em", "reward:", "reward", "f1:x"])
+@pytest.mark.parametrize("name", ["", "em", "reward:", "reward", "f1:x", "qa+", "qa+all"])
 def test_what_is_no_task_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="no task"):
         find(name)

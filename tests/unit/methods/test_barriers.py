@@ -24,7 +24,7 @@ from rolecast.methods.search_r1.state import SearchR1State
 from rolecast.rollout.render import Renderer
 from rolecast.types import Action, Gold, Hop, Observation, Passage, Question, Trajectory
 
-METHODS = sorted(known())
+METHODS = ["decor", "direct", "naive_rag", "search_r1"]  # others have a file of their own beside this one: test_NAME_barriers.py
 STYLES = ("instruct", "compact")
 CANARY = re.compile(r"zq\w+qz")
 
@@ -93,12 +93,20 @@ TABLE = [
 ]
 
 
+METHODS = sorted({cell.method for cell in TABLE})
+
+
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("cell", TABLE, ids=lambda cell: f"{cell.method}-{cell.role}")
 def test_a_prompt_holds_exactly_what_its_role_sees(renderer: Renderer, cell: Cell, style: str) -> None:
     method = method_of(cell.method, style)
     _, text = renderer.prompt(method.messages(method.roles[cell.role], state_of(cell.method)))
     assert canaries_in(text) == cell.allowed(style)
+
+
+def test_every_method_is_here_or_has_a_file_of_its_own() -> None:
+    own = {file.name.removeprefix("test_").removesuffix("_barriers.py") for file in Path(__file__).parent.glob("test_*_barriers.py")}
+    assert {*METHODS, *own} >= {name for name in known() if find(name).__module__.startswith("rolecast.methods.")}
 
 
 def test_every_role_of_every_method_is_in_the_table() -> None:

@@ -285,7 +285,7 @@ def test_an_unanswered_rollout_never_takes_the_prompts_example_for_an_answer(ren
     t, _, _ = episode(renderer, [INVALID] * 5, method, question)
     assert "<answer> Lima</answer>" in prompt_of(t.threads[0])
     assert t.answer is None
-    assert {reward.name: reward.value for reward in t.rewards} == {"outcome": 0.0, "team.em": 0.0, "team.f1": 0.0}
+    assert {reward.name: reward.value for reward in t.rewards} == {"outcome": 0.0, "team.em": 0.0, "team.f1": 0.0, "sufficient": 0.0}
 
 
 def test_an_answer_in_a_passage_is_no_answer_of_the_rollout(renderer: Renderer) -> None:
@@ -353,3 +353,23 @@ def test_objectives() -> None:
 def test_without_a_coefficient_there_is_no_kl_term(algorithm: str) -> None:
     [objective] = search_r1(algorithm=algorithm, kl=0.0).schedule()[1].objectives
     assert objective.kl is None
+
+
+def test_to_search_to_the_last_turn_counts_as_abstaining(renderer: Renderer) -> None:
+    """Right with the evidence; abstained though it was there; wrong without it; abstained without it, and right by chance."""
+    method = search_r1(max_turns=2)
+    enough, little = [passage(MENTOR), passage(EMPLOYER)], [passage(MENTOR)]
+    played = [
+        episode(renderer, lines, method, passages=passages)[0]
+        for lines, passages in (
+            ([SEARCH, ANSWER], enough),
+            ([SEARCH] * 2 + [WRONG], enough),
+            ([SEARCH, WRONG], little),
+            ([SEARCH] * 2 + [ANSWER], little),
+        )
+    ]
+    assert [next(r.value for r in t.rewards if r.name == "sufficient") for t in played] == [1, 1, 0, 0]
+    assert method.diagnostics(played) == {
+        "abstention": 0.5, "abstain_accuracy": 0.5, "selective_accuracy": 0.5, "non_abstention_recall": 0.5,
+    }  # fmt: skip
+    assert method.diagnostics([]) == {}

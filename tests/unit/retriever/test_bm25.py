@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,3 +111,12 @@ def test_an_index_comes_back_from_disk(tmp_path: Path) -> None:
     again = BM25.load(tmp_path / "bm25")
     for query in ("red dog", "cat", "owl", ""):
         assert again.rank(query, 3) == index.rank(query, 3)
+
+
+def test_a_ranker_of_words_takes_no_gpu() -> None:
+    """JAX, where it is installed, is told to stay away from it before bm25s imports it."""
+    code = "import rolecast.retriever.bm25, os; print(os.environ['JAX_PLATFORMS'])"
+    plain = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    for environment, expected in ((plain, "cpu"), ({**plain, "JAX_PLATFORMS": "cuda"}, "cuda")):
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == expected

@@ -151,11 +151,6 @@ def test_passages_are_fetched_by_id(bm25: Path) -> None:
         asyncio.run(retriever.fetch(["a", "z"]))
 
 
-def test_a_word_index_cannot_embed(bm25: Path) -> None:
-    with pytest.raises(InputError, match="bm25"):
-        asyncio.run(LocalRetriever.open(bm25).embed(["dog"]))
-
-
 # Artifacts
 
 
@@ -221,6 +216,18 @@ def test_queries_and_passages_are_encoded_as_what_they_are(tmp_path: Path) -> No
     search(retriever, 1, "dog")
     assert FakeEncoder.sides[4:] == [("query", "dog")]
     assert asyncio.run(retriever.embed(["owl"])).shape == (1, 2)
+
+
+@pytest.mark.usefixtures("fake")
+def test_an_index_of_words_has_the_encoder_that_it_was_built_with(tmp_path: Path) -> None:
+    """Rewards compare meanings also where searches compare words."""
+    build_index(PASSAGES, tmp_path / "index", "bm25", "some encoder")
+    retriever = LocalRetriever.open(tmp_path / "index")
+    assert FakeEncoder.sides == []  # loaded when it is asked
+    assert asyncio.run(retriever.embed(["owl", "cat"])) == pytest.approx(
+        np.array([[math.cos(math.radians(a)), math.sin(math.radians(a))] for a in (120, 10)]), abs=1e-6
+    )
+    assert retriever._embeddings._encoder.name == "some encoder"  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("fake")

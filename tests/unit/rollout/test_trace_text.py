@@ -40,6 +40,16 @@ def test_what_was_searched_found_and_kept(renderer: Renderer) -> None:
     ]
 
 
+def test_documents_of_which_a_method_keeps_the_texts_alone(renderer: Renderer) -> None:
+    episode = decor(renderer, planner=[said("search", MENTOR.query), said("search", "None")], filter=[said("filter", "")], answerer=["?"])
+    for state in episode.states.values():
+        state.documents = [document.text for document in state.documents]
+    assert [line for line in conversation(episode).splitlines() if line.startswith(("found:", " "))] == [
+        "found:     The mentor of Brol Tan is Vrek Stom.",
+        "           The rival of Brol Tan is Grel Pon.",
+    ]
+
+
 def test_a_filter_that_keeps_nothing(renderer: Renderer) -> None:
     episode = decor(
         renderer,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,14 @@ class Played:
     lost: int = 0
     asked: list[tuple[list[tuple[str, int]], Sampling, str]] = field(default_factory=list)
     speakers: list[Any] = field(default_factory=list)
+    methods: list[Any] = field(default_factory=list)
 
     def collect(
         self, collector: Collector, episodes: Sequence[Episode], sampling: Sampling, phase: str, progress: Callable[[int], None]
     ) -> list[Trajectory]:
         self.asked.append(([(episode.group, episode.member) for episode in episodes], sampling, phase))
         self.speakers.append(collector.engine)
+        self.methods.append(collector.method)
         done = []
         for number, episode in enumerate(episodes[self.lost :]):
             id = f"{episode.group}.{episode.member}"
@@ -90,7 +92,7 @@ def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, pl
     result = json.loads((folder / "result.json").read_text())
     assert (result["em"], result["n"]) == (0.6, 10)
     rows = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
-    assert rows[5] == {"id": "test5", "answer": "The The", "golds": ["The The"], "status": "ok", "searches": 0}
+    assert rows[5] == {"id": "test5", "answer": "The The", "golds": ["The The"], "status": "ok", "searches": 0, "retrieved": []}
     assert len(rows) == 10
     traces = json.loads((folder / "traces.json").read_text())
     assert {t["measure"] for t in traces} == {"em"}
@@ -104,6 +106,26 @@ def test_an_evaluation_holds_what_its_method_tells_of_the_episodes(tmp_path: Pat
     monkeypatch.setattr(Decor, "diagnostics", lambda self, done: {"right": sum(t.answer == "The The" for t in done) / len(done)})
     folder = evaluate(run_of(tmp_path, make_config({"eval": {"n": 10}}, "here")), "rl")
     assert json.loads((folder / "result.json").read_text())["method"] == {"right": 0.6}
+
+
+def test_what_a_method_is_measured_by_goes_before_its_stages_task(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    sft, rl = Decor(RunConfig().method).schedule()  # type: ignore[arg-type]
+    monkeypatch.setattr(Decor, "schedule", lambda self: (sft, replace(rl, task="reward:role")))
+    assert json.loads((evaluate(run_of(tmp_path / "a"), "rl") / "result.json").read_text())["headline"] == "role"
+    monkeypatch.setattr(Decor, "measured", ("qa", "reward:role"))
+    result = json.loads((evaluate(run_of(tmp_path / "b"), "rl") / "result.json").read_text())
+    assert (result["headline"], result["em"], list(result["others"])) == ("em", 0.5, ["role"])
+
+
+def test_a_stage_that_plays_a_part_of_the_method_is_evaluated_on_the_whole(
+    tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sft, rl = Decor(RunConfig().method).schedule()  # type: ignore[arg-type]
+    monkeypatch.setattr(Decor, "schedule", lambda self: (sft, replace(rl, silent=("answerer",))))
+    run = run_of(tmp_path)
+    assert run.config.method_in(run.config.schedule[1]).silent == {"answerer"}
+    evaluate(run, "rl")
+    assert played.methods[0].silent == frozenset()
 
 
 def test_a_stage_without_a_model_is_not_evaluated(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rolecast import devices
 from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError
 from rolecast.launching.local_pipeline import run_local
@@ -74,6 +75,14 @@ def test_deepspeed_without_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     require_ranks(RunConfig())
     monkeypatch.setenv("RANK", "0")
     require_ranks(config)
+
+
+@pytest.mark.parametrize(("found", "most"), [((4, "GPUs"), 4), ((1, "cores"), 2)])
+def test_more_processes_than_there_is_to_train_on(monkeypatch: pytest.MonkeyPatch, found: tuple[int, str], most: int) -> None:
+    monkeypatch.setattr(devices, "count", lambda: found)
+    require_ranks(RunConfig(), procs=most)
+    with pytest.raises(InputError, match=f"--procs {most + 1}: this machine has {found[0]} {found[1]}; give at most {most}$"):
+        require_ranks(RunConfig(), procs=most + 1)
 
 
 def test_sft_on_invented_worlds_for_a_run_on_its_own_data(tmp_path: Path) -> None:

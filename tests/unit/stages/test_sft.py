@@ -80,7 +80,7 @@ class Blocks:
         monkeypatch.setattr(sft_stage, "make_learner", lambda *given, **named: learner)
         monkeypatch.setattr(sft_stage.checkpoints, "newest", lambda *given: None if resumed is None else kept)
         monkeypatch.setattr(sft_stage.checkpoints, "save", lambda run, stage, done, *given: self.saved.append(done))
-        monkeypatch.setattr(sft_stage, "draw_block", lambda config, stage, method, renderer, number: [(number, 0), (number, 1)])
+        monkeypatch.setattr(sft_stage, "draw_block", lambda config, stage, method, renderer, number, kept: [(number, 0), (number, 1)])
         monkeypatch.setattr(sft_stage, "_update", update)
         monkeypatch.setattr(sft_stage, "_finish", lambda *given: None)
         sft(Run(folder, config), config.schedule[0], ALONE)

@@ -38,6 +38,15 @@ def test_roles_speak_with_the_slots_of_the_stage() -> None:
     }  # fmt: skip
 
 
+def test_roles_are_silent_in_the_stages_own_episodes_alone() -> None:
+    c = config()
+    cast = c.method_in(replace(find(c.schedule, "rl"), silent=("answerer",)))
+    assert cast.silent == {"answerer"}
+    assert cast.whole().silent == c.method_in(find(c.schedule, "rl")).silent == frozenset()
+    assert cast.silent == {"answerer"}
+    assert cast.whole().roles == cast.roles
+
+
 @pytest.mark.parametrize(("kl", "expected"), [(None, 0.1), (0.5, 0.5), (0.0, None)])
 def test_a_stages_kl_takes_the_place_of_the_methods(kl: float | None, expected: float | None) -> None:
     first, second = anchored([Objective("a", "s", 1e-3, kl=KlTerm(0.1)), Objective("b", "s", 1e-3)], kl)

@@ -6,9 +6,8 @@ import random
 
 from rolecast.methods.decor.state import STOP, DecorState
 from rolecast.tags import tagged
-from rolecast.teachers.base import TeacherErrors, best_answer, next_query, reasoning
+from rolecast.teachers.base import TeacherErrors, best_answer, kept_facts, next_query, reasoning
 from rolecast.types import Trajectory
-from rolecast.world.grammar import Fact, facts_in, forward_query, inverse_query, rephrased, sentences
 
 
 class DecorTeacher:
@@ -24,19 +23,6 @@ class DecorTeacher:
                 return tagged("think", "nothing missing") + tagged("search", STOP)
             return tagged("think", "next fact") + tagged("search", query)
         if role == "filter":
-            kept = self._keep(state, rng)
+            kept = kept_facts(state.documents, state.sub_query, self._errors, rng)
             return tagged("think", "keep" if kept else "nothing") + tagged("filter", " ".join(kept))
         return tagged("think", reasoning(question, known, state.queries)) + tagged("answer", best_answer(question, known, state.queries))
-
-    def _keep(self, state: DecorState, rng: random.Random) -> list[str]:
-        said = [sentence for document in state.documents for sentence in sentences(document.text)]
-        asked = [sentence for sentence in said if any(state.sub_query in _phrasings(fact) for fact in facts_in(sentence))]
-        others = [sentence for sentence in said if sentence not in asked]
-        if rng.random() < self._errors.keep_distractors:
-            asked += rng.sample(others, min(2, len(others)))
-        return [sentence for sentence in said if sentence in asked]
-
-
-def _phrasings(fact: Fact) -> set[str]:
-    forward, inverse = forward_query(fact.relation, fact.subject), inverse_query(fact.relation, fact.object)
-    return {forward, inverse, rephrased(forward), rephrased(inverse)}

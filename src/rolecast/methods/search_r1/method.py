@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from rolecast.methods.base import Method, MethodConfig, imitation
+from rolecast.methods.information import SOURCES, information
 from rolecast.methods.registry import register
 from rolecast.methods.search_r1.state import SearchR1State
 from rolecast.methods.search_r1.teacher import SearchR1Teacher
 from rolecast.ports import Embed, Judge
+from rolecast.rewards.abstention import Answered, shares
+from rolecast.rewards.evidence import sufficient
 from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import Env, LiveThread
 from rolecast.tags import blocks
 from rolecast.teachers.base import Teacher, TeacherErrors
-from rolecast.types import KlTerm, Objective, Passage, PolicyTerm, Question, Reward, Role, Stage, Trajectory, Unit, ValueTerm
+from rolecast.types import KlTerm, Objective, Observation, Passage, PolicyTerm, Question, Reward, Role, Stage, Trajectory, Unit, ValueTerm
 
 OPEN, CLOSE = "<information>", "</information>"
-SOURCES = ("documents",)
+FRAME = (f"\n{OPEN}", f"{CLOSE}\n")
 
 
 class SearchR1Config(MethodConfig):
@@ -86,24 +89,8 @@ class SearchR1(Method):
         thread.observe(self.information(passages, env), SOURCES)
 
     def information(self, passages: Sequence[Passage], env: Env) -> str:
-        """The observation, cut inside to its token limit so that the closing tag stays.
-
-        A limit that the tags alone pass leaves no room. A cut inside a character drops the character, and where the text that is
-        left takes more tokens than it had in the whole, the cut moves on towards the front.
-        """
-        if self.config.prompts == "compact":
-            lines = [f" {passage.text}" for passage in passages]
-        else:
-            lines = [f"Doc {rank} (Title: {passage.title}) {passage.text}" for rank, passage in enumerate(passages, 1)]
-        text = env.renderer.plain("\n".join(lines))
-        ids = env.renderer.encode(text)
-        kept = self.config.observation_tokens - env.tokens(_information(""))
-        if len(ids) > kept:
-            text = _beginning(ids, kept, env)
-        while text and env.tokens(_information(text)) > self.config.observation_tokens:
-            kept -= 1
-            text = _beginning(ids, kept, env)
-        return _information(text)
+        """The observation, cut inside to its token limit."""
+        return information(passages, self.config.prompts, FRAME, self.config.observation_tokens, env)
 
     async def score(self, trajectory: Trajectory, judge: Judge, embed: Embed) -> list[Reward]:
         """`outcome` is EM; the format variant also counts whether every move was well formed."""
@@ -117,11 +104,24 @@ class SearchR1(Method):
         else:
             found = bool(set(t.retrieved) & set(t.question.gold.passages))
             value = (0.2 + self.config.retrieval_bonus * found) if valid else 0.1
+        seen = [turn.text for thread in t.threads for turn in thread.turns if isinstance(turn, Observation) and turn.sources == SOURCES]
+        shown = [text.replace(OPEN, " ").replace(CLOSE, " ") for text in seen]  # or a tag would be part of a word
+        enough = sufficient(shown, t.retrieved, t.question)
         return [
             Reward("outcome", t.id, value, "text"),
             Reward("team.em", t.id, float(right), "text"),
             Reward("team.f1", t.id, token_f1(t.answer, golds), "text"),
+            *([] if enough is None else [Reward("sufficient", t.id, float(enough), "text")]),
         ]
+
+    def diagnostics(self, trajectories: Sequence[Trajectory]) -> Mapping[str, float]:
+        """To search to the last turn counts as abstaining (DAC, 6.1)."""
+        answers = []
+        for t in trajectories:
+            of = {reward.name: reward.value for reward in t.rewards}
+            if t.counts and (right := of.get("team.em")) is not None:
+                answers.append(Answered(of.get("sufficient"), float(t.searches >= self.config.max_turns), right))
+        return shares(answers)
 
     def credit(self, group: Sequence[Trajectory]) -> list[Unit]:
         """One unit per rollout: the outcome, on every action token."""
@@ -149,15 +149,6 @@ class SearchR1(Method):
             Stage("sft", "sft", objectives=imitation("sft", "shared"), merges=("shared",)),
             Stage("rl", "rl", "sft", (objective,), merges=("shared",)),
         )
-
-
-def _information(text: str) -> str:
-    return f"\n{OPEN}{text}{CLOSE}\n"
-
-
-def _beginning(ids: Sequence[int], count: int, env: Env) -> str:
-    """What the first `count` tokens say, without the character that the cut goes through."""
-    return env.renderer.decode(ids[: max(0, count)]).rstrip("\ufffd")
 
 
 def parse(text: str) -> dict[str, str] | None:
