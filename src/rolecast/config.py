@@ -74,8 +74,9 @@ class ModelConfig(Closed):
 
 
 class WorldConfig(Closed):
-    # invented facts; invented facts with questions that a report answers; or real geography
-    kind: Literal["counterfactual", "reports", "facts"] = "counterfactual"
+    # invented facts; invented facts among others that look like them, on which roles matter; invented facts with questions that a report
+    # answers; or real geography
+    kind: Literal["counterfactual", "crowded", "reports", "facts"] = "counterfactual"
     entities: dict[str, Count] = {"train": 5600, "dev": 300, "test": 900}  # names of each split; of invented worlds only
     questions: dict[str, Count] = {"train": 9000, "dev": 240, "test": 1200}  # questions of each split
 

@@ -56,7 +56,10 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One gold fact of a question: what states it (`fact`, one sentence), where, and a query that finds it."""
+    """One gold fact of a question: what states it (`fact`, one sentence), where, and a query that finds it.
+
+    A hop without an object is one that no passage states, and its `passage` is empty: the question has no answer in the corpus.
+    """
 
     subject: str
     relation: str
@@ -64,6 +67,10 @@ class Hop:
     fact: str
     passage: str
     query: str
+
+    @property
+    def stated(self) -> bool:
+        return bool(self.object)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,12 +53,12 @@ def rows_of(section: str) -> list[str]:
     return re.findall(r"```json\n(.*?)\n```", text, re.DOTALL)
 
 
-@pytest.mark.parametrize(("section", "read"), [("Corpus", read_corpus), ("Questions", read_questions)])
-def test_examples_of_our_files_are_taken(section: str, read: type, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("section", "read", "count"), [("Corpus", read_corpus, 2), ("Questions", read_questions, 3)])
+def test_examples_of_our_files_are_taken(section: str, read: type, count: int, tmp_path: Path) -> None:
     rows = rows_of(section)
-    assert len(rows) == 2
+    assert len(rows) == count
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
-    assert len(read(tmp_path / "rows.jsonl")) == 2
+    assert len(read(tmp_path / "rows.jsonl")) == count
 
 
 @pytest.mark.parametrize("layout", FORMATS)

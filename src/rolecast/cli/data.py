@@ -19,7 +19,9 @@ index_app = typer.Typer(help="Search indexes.")
 def world(
     out: Annotated[Path, typer.Option(help="Folder to write; it must not exist yet.")],
     seed: Annotated[int, typer.Option(help="Draws the facts and questions.")] = 0,
-    kind: Annotated[Literal["counterfactual", "facts"], typer.Option(help="Invented facts, or real geography.")] = "counterfactual",
+    kind: Annotated[
+        Literal["counterfactual", "crowded", "facts"], typer.Option(help="Invented facts, the same in a crowd, or real geography.")
+    ] = "counterfactual",
     measure: Annotated[bool, typer.Option(help="Also measure BM25, dense and hybrid retrieval on it (minutes).")] = False,
 ) -> None:
     """Make a world: a corpus of one-sentence passages and multi-hop questions over it."""

@@ -117,4 +117,4 @@ class TranscriptTeacher:
             query = next_query(episode.question, known, state.queries, self.errors, rng)
         if query is not None:
             return Step(query)
-        return Step(None, best_answer(episode.question, known), reasoning(episode.question, known))
+        return Step(None, best_answer(episode.question, known, state.queries), reasoning(episode.question, known, state.queries))

@@ -102,16 +102,16 @@ def draw_block(
     """`BLOCK` batches: drills first, then the teacher's turns, or those that were `kept`. A function of these arguments alone, so every
     rank draws the same."""
     c: SftConfig = config.sft(stage.name)
-    count, drills = BLOCK * c.batch, number * BLOCK < c.drills
+    world, count, drills = config.data.thrown_away, BLOCK * c.batch, number * BLOCK < c.drills
     number += config.steps_before(stage, BLOCK) // BLOCK  # of the whole schedule: a later stage draws what none drew before
     if drills:
         rng = stream(config.seed, "drills", number)
-        rows = [draw_drill(renderer, rng) for _ in range(count)]
+        rows = [draw_drill(renderer, rng, world) for _ in range(count)]
     elif kept:
         rows = draw_kept(kept, config.seed, stage.name, number, count)
     else:
-        teacher, kind = method.teacher(c.errors), config.data.thrown_away
+        teacher = method.teacher(c.errors)
         rows = draw_turns(
-            method, teacher, renderer, config.seed, number, count, c.mix, config.model.max_context, kind, stage.trained
+            method, teacher, renderer, config.seed, number, count, c.mix, config.model.max_context, world, stage.trained
         )  # fmt: skip
     return deal(rows, c.batch, stream(config.seed, "deal", number))

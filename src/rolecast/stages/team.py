@@ -26,6 +26,8 @@ from rolecast.weights.adapters import is_adapter, merge
 from rolecast.weights.canary import canary, differs
 from rolecast.weights.models import CPU, DTYPES, check_model, read_model, read_tokenizer
 from rolecast.weights.team import BASE, FROZEN, Casting, Team, assemble, slots_in
+from rolecast.world.grammar import crowded_lexicon
+from rolecast.world.throwaway import CROWDED
 from rolecast.world.tokenizer import demo_tokenizer
 
 Speakers = Mapping[Slot, Callable[[], PreTrainedModel]]
@@ -59,7 +61,8 @@ def first_model(config: RunConfig, place: torch.device) -> tuple[PreTrainedModel
             check_model_agrees(model, Renderer(tokenizer), config.model.max_context)
         return model, tokenizer
     method = make_method(config.method)
-    tokenizer = demo_tokenizer(method.words, method.tags)
+    words = crowded_lexicon() if config.data.thrown_away == CROWDED else ()
+    tokenizer = demo_tokenizer((*method.words, *words), method.tags)
     scratch = config.model.scratch
     torch.manual_seed(config.seed)
     scratched = LlamaForCausalLM(

@@ -10,8 +10,9 @@ from rolecast.data.records import read_questions, write_corpus, write_questions
 from rolecast.stages.run import Run, working
 from rolecast.store.artifact import writing
 from rolecast.world.counterfactual import World, build_world
+from rolecast.world.crowded import build_crowded_world
 from rolecast.world.reports import build_reports_world
-from rolecast.world.throwaway import REPORTS
+from rolecast.world.throwaway import CROWDED, REPORTS
 
 
 def world(run: Run) -> Path:
@@ -35,7 +36,7 @@ def write_world(path: Path, config: WorldConfig, seed: int) -> World:
 
         made = build_facts_world(seed, config.questions)
     else:
-        build = build_reports_world if config.kind == REPORTS else build_world
+        build = {CROWDED: build_crowded_world, REPORTS: build_reports_world}.get(config.kind, build_world)
         made = build(seed, config.entities, config.questions)
     with writing(path, "world", {"seed": seed, "config": config.model_dump(mode="json")}) as partial:
         write_corpus(partial / "corpus.jsonl", made.passages)
@@ -48,7 +49,7 @@ def write_world(path: Path, config: WorldConfig, seed: int) -> World:
 def statistics(made: World) -> dict[str, object]:
     """Counts that the documentation quotes."""
     entities = {
-        split: len({name for q in questions for hop in q.gold.chain for name in (hop.subject, hop.object)})
+        split: len({name for q in questions for hop in q.gold.chain for name in (hop.subject, hop.object) if name})
         for split, questions in made.questions.items()
     }
     return {

@@ -12,10 +12,24 @@ from typing import Any, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rolecast.judge.evidence import unresolved
 from rolecast.ports import Completion, GenerateRequest
+from rolecast.rewards.text import ABSTENTION
 from rolecast.rollout.env import Env, LiveThread
 from rolecast.types import Hop, Passage, Question, Trajectory
-from rolecast.world.grammar import RELATIONS, RELATIONS_OF, Fact, facts_in, forward_query, inverse_query, names, rephrased
+from rolecast.world.grammar import (
+    DATED,
+    LISTED,
+    RELATIONS,
+    RELATIONS_OF,
+    Fact,
+    facts_in,
+    forward_query,
+    inverse_query,
+    names,
+    rephrased,
+    sentences,
+)
 
 T = TypeVar("T")
 
@@ -88,8 +102,7 @@ def next_query(question: Question, known: str, asked: Sequence[str], errors: Tea
 
     A query is never repeated: after a miss it is put in other words once, then given up.
     """
-    facts = set(facts_in(known))
-    missing = [hop for hop in question.gold.chain if Fact(hop.subject, hop.relation, hop.object) not in facts]
+    missing = unresolved(question.gold.chain, known, asked)
     if not missing or (asked and rng.random() < errors.stop_early):
         return None
     hop = missing[0]
@@ -103,12 +116,12 @@ def next_query(question: Question, known: str, asked: Sequence[str], errors: Tea
 
 def kept_facts(documents: Sequence[Passage], query: str, errors: TeacherErrors, rng: random.Random) -> list[str]:
     """The sentences of the documents that answer `query`, in their order, or with `keep_distractors` two others among them."""
-    facts = [fact for document in documents for fact in facts_in(document.text)]
-    asked = [fact for fact in facts if query in _phrasings(fact)]
-    others = [fact for fact in facts if fact not in asked]
+    said = [sentence for document in documents for sentence in sentences(document.text)]
+    asked = [sentence for sentence in said if any(query in _phrasings(fact) for fact in facts_in(sentence))]
+    others = [sentence for sentence in said if sentence not in asked]
     if rng.random() < errors.keep_distractors:
         asked += rng.sample(others, min(2, len(others)))
-    return [fact.sentence for fact in facts if fact in asked]
+    return [sentence for sentence in said if sentence in asked]
 
 
 def _phrasings(fact: Fact) -> set[str]:
@@ -116,28 +129,49 @@ def _phrasings(fact: Fact) -> set[str]:
     return {forward, inverse, rephrased(forward), rephrased(inverse)}
 
 
-def reasoning(question: Question, known: str) -> str:
-    """What an answer follows from: the names to compare or to intersect, else the query of the last fact that was found."""
+def reasoning(question: Question, known: str, asked: Sequence[str] = ()) -> str:
+    """What an answer follows from: what is compared, the names to intersect, who was chosen, else the query of the fact that has it.
+
+    `asked`: what was searched for. Where that is all and something was not stated anywhere, it follows from nothing.
+    """
     facts = dict.fromkeys(facts_in(known))
-    found = _found(question, facts)
+    chain, found = question.gold.chain, _found(question, facts)
     if question.type == "comparison":
-        return " and ".join(hop.object for hop in found) or "nothing"
-    if question.type == "intersection":
-        wanted = {(hop.relation, hop.object) for hop in question.gold.chain}
+        compared = [hop for hop in found if hop.relation == chain[-1].relation]
+        return " and ".join(f"{hop.subject} {hop.object}" if _dated(hop) else hop.object for hop in compared) or "nothing"
+    if question.type == "intersection" and not checked(question):
+        wanted = {(hop.relation, hop.object) for hop in chain}
         return " and ".join(fact.subject for fact in facts if (fact.relation, fact.object) in wanted) or "nothing"
+    if not unresolved(chain, known, asked):
+        if question.type == "unanswerable":
+            return "nothing"
+        if question.type == "intersection":
+            return next(hop.fact for hop in reversed(chain) if hop.subject == question.gold.answers[0])
     return found[-1].query if found else "nothing"
 
 
-def best_answer(question: Question, known: str) -> str:
-    """The gold answer if `known` holds the whole chain, else the last thing that was found on the way."""
+def best_answer(question: Question, known: str, asked: Sequence[str] = ()) -> str:
+    """The gold answer if `known` holds the whole chain, else the last thing that was found on the way.
+
+    A hop that no passage states is held as soon as `asked` has it: the gold answer is then to abstain.
+    """
     found = _found(question, facts_in(known))
-    if len(found) == len(question.gold.chain):
+    if not unresolved(question.gold.chain, known, asked):
         return question.gold.answers[0]
     if question.type == "comparison":
-        return "no"
+        return ABSTENTION if _dated(question.gold.chain[-1]) else "no"
     if question.type == "intersection":
-        return found[0].subject if found else "unknown"
-    return found[-1].object if found else "unknown"
+        return found[0].subject if found and not checked(question) else ABSTENTION
+    return found[-1].object if found else ABSTENTION
+
+
+def _dated(hop: Hop) -> bool:
+    return hop.relation in DATED.values()
+
+
+def checked(question: Question) -> bool:
+    """Whether it asks who on a list has something, so that everyone on it is asked for theirs."""
+    return question.gold.chain[0].relation in LISTED.values()
 
 
 def _found(question: Question, facts: Collection[Fact]) -> list[Hop]:

@@ -19,6 +19,7 @@ from rolecast.world.names import SYLLABLES, draw_names
 from rolecast.world.questions import (
     Draft,
     RelationsOf,
+    distinct,
     draft_chain,
     draft_comparison,
     draft_intersection,
@@ -28,7 +29,6 @@ DATASET = "counterfactual"
 SMALLEST = 2 * len(TYPES)  # entities of a split: two of each type, since nothing is its own mentor or twin
 NAMES = int(0.9 * len(SYLLABLES) ** 2)  # of those that there are: drawing the very last ones would take long
 DrawQuestion = Callable[[Graph, dict[str, str], int, random.Random], Draft | None]  # one try for the question of this number
-TRIES = 5000  # draws in a row without a new question, after which there are taken to be no more of its kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def build_world(
     Questions come in equal parts of 1 to 4 facts; of those with two facts a third each are chains, comparisons and
     intersections; or they are what `draw` makes. Raises InputError where a split is too small for what it is asked.
     """
-    _check_sizes(entities, questions)
+    check_sizes(entities, questions)
     taken: set[str] = set()
     facts: list[Fact] = []
     drafts: dict[str, list[Draft]] = {}
@@ -69,7 +69,8 @@ def build_world(
     )
 
 
-def _check_sizes(entities: dict[str, int], questions: dict[str, int]) -> None:
+def check_sizes(entities: dict[str, int], questions: dict[str, int]) -> None:
+    """Raises InputError for splits that no invented world can have."""
     if entities.keys() != questions.keys():
         named = [", ".join(splits) or "none" for splits in (entities, questions)]
         raise InputError(f"a world's entities are of the splits {named[0]}, its questions of {named[1]}; give both for every split")
@@ -97,6 +98,12 @@ def _draw_facts(types: dict[str, str], rng: random.Random) -> Graph:
     return graph
 
 
+def _draw_questions(
+    graph: Graph, types: dict[str, str], split: str, count: int, rng: random.Random, draw: DrawQuestion
+) -> list[Draft]:  # fmt: skip
+    return distinct(count, lambda number: draw(graph, types, number, rng), len(types), split)
+
+
 def _draw_question(graph: Graph, types: dict[str, str], number: int, rng: random.Random) -> Draft | None:
     """Interleaved by the number of facts they need."""
     hops = number % 4 + 1
@@ -106,28 +113,6 @@ def _draw_question(graph: Graph, types: dict[str, str], number: int, rng: random
     if kind == "comparison":
         return _comparison(graph, rng, same=number // 12 % 2 == 0)
     return _intersection(graph, rng.choice(list(types)), types, rng)
-
-
-def _draw_questions(
-    graph: Graph, types: dict[str, str], split: str, count: int, rng: random.Random, draw: DrawQuestion
-) -> list[Draft]:  # fmt: skip
-    """Distinct questions."""
-    drafts: list[Draft] = []
-    texts: set[str] = set()
-    tries = 0  # since the last new question
-    while len(drafts) < count:
-        draft = draw(graph, types, len(drafts), rng)
-        tries += 1
-        if draft is not None and draft.text not in texts:
-            texts.add(draft.text)
-            drafts.append(draft)
-            tries = 0
-        elif tries == TRIES:
-            raise InputError(
-                f"the world's {len(types)} entities of split {split} give {len(drafts)} distinct questions, not {count}; "
-                f"raise its entities or lower its questions"
-            )
-    return drafts
 
 
 def _comparison(graph: Graph, rng: random.Random, same: bool) -> Draft | None:

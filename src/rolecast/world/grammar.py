@@ -23,6 +23,10 @@ RELATIONS: dict[str, tuple[str, str]] = {  # relation: (type of the subject, typ
 }
 TYPES = ("person", "city", "company")
 RELATIONS_OF: dict[str, tuple[str, ...]] = {t: tuple(r for r, (s, _) in RELATIONS.items() if s == t) for t in TYPES}
+DATED = {"person": "birth", "city": "charter", "company": "opening"}  # of crowded worlds: what of each type has a year
+LISTED = {"person": "family", "city": "council", "company": "board"}  # and what is a list of two persons, with `AND` between them
+AND = " and "
+YEARS = tuple(str(year) for year in range(1900, 1932))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,16 @@ class Fact:
     @property
     def sentence(self) -> str:
         return f"The {self.relation} of {self.subject} is {self.object}."
+
+    @property
+    def outdated(self) -> str:
+        """Says that it was so once. `facts_in` reads no fact in it."""
+        return f"The {self.relation} of {self.subject} was {self.object}."
+
+    @property
+    def missing(self) -> str:
+        """Says that no passage states the subject's object; of a fact without one."""
+        return f"No passage states the {self.relation} of {self.subject}."
 
     @property
     def atom(self) -> str:
@@ -98,6 +112,14 @@ def comparison_question(relation: str, first: str, second: str) -> str:
     return f"Do {first} and {second} have the same {relation}?"
 
 
+def earlier_question(relation: str, first: str, second: str) -> str:
+    return f"Whose {relation} is earlier, {first} or {second}?"
+
+
+def choice_question(listing: Fact, wanted: Fact) -> str:
+    return f"Who of the {listing.relation} of {listing.subject} has the {wanted.relation} {wanted.object}?"
+
+
 def intersection_question(kind: str, first: Fact, second: Fact) -> str:
     return f"Which {kind} has the {first.relation} {first.object} and the {second.relation} {second.object}?"
 
@@ -106,3 +128,8 @@ def lexicon() -> list[str]:
     """Every word that passages, queries, questions and the scripted teachers use beside names."""
     plain = ["The", "the", "of", "is", "as", "Who", "What", "Which", "Do", "and", "have", "has", "same", "yes", "no", "unknown"]
     return sorted({*RELATIONS, *TYPES, *plain, "?", ".", ":", ",", ";"})
+
+
+def crowded_lexicon() -> list[str]:
+    """The words that crowded worlds use besides."""
+    return [*DATED.values(), *LISTED.values(), *YEARS, "Whose", "earlier", "or", "was"]

@@ -38,6 +38,12 @@ def near_name(name: str, rng: random.Random) -> str:
             return f"{other} {second}"
 
 
+def mirrored(name: str) -> str:
+    """The same words in the other order: whoever searches by words cannot tell the two apart."""
+    first, second = name.split()
+    return f"{second} {first}"
+
+
 def draw_names(count: int, rng: random.Random, near: float = 0.5, taken: set[str] | None = None) -> list[str]:
     """`count` new names, each with probability `near` close to an earlier one; `taken` names are avoided and extended."""
     taken = set() if taken is None else taken

@@ -13,6 +13,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,9 @@ from rolecast.world.graph import Graph
 from rolecast.world.names import SYLLABLES, draw_name, near_name
 from rolecast.world.questions import Draft, RelationsOf, draft_chain, draft_comparison, draft_intersection
 from rolecast.world.reports import LENGTHS, draft_fork, draft_pair, with_rubric
+from rolecast.world.throwaway_crowded import draw_crowded
 
-COUNTERFACTUAL, REPORTS = "counterfactual", "reports"  # kinds of a run's world
+COUNTERFACTUAL, CROWDED, REPORTS = "counterfactual", "crowded", "reports"  # kinds of a run's world
 MISS = 0.02  # share of queries whose passage is not among the k
 SHUFFLED = 0.35  # share of results in random order
 INTRUDER = 0.17  # share of results in which a near-name with the same relation outranks the entity's other facts
@@ -185,10 +187,18 @@ class ThrowawayWorld:
         return Fact(near_name(entity, rng), rng.choice(list(RELATIONS)), draw_name(rng))
 
 
+class Throwaway(Protocol):
+    """A world for one episode."""
+
+    question: Question
+
+    def passages(self, query: str, k: int) -> list[Passage]: ...
+
+
 class ThrowawayRetriever:
     """`Retriever` over one throw-away world."""
 
-    def __init__(self, world: ThrowawayWorld) -> None:
+    def __init__(self, world: Throwaway) -> None:
         self._world = world
 
     async def info(self) -> IndexInfo:
@@ -209,8 +219,10 @@ REPORT_KINDS = (("chain", 1, 0.1), ("chain", 2, 0.2), ("pair", 2, 0.15), ("fork"
 KINDS = (("chain", 1, 0.1), ("chain", 2, 0.1), ("comparison", 2, 0.2), ("intersection", 2, 0.24), ("chain", 3, 0.18), ("chain", 4, 0.18))
 
 
-def draw_throwaway(rng: random.Random, world: str = COUNTERFACTUAL) -> ThrowawayWorld:
+def draw_throwaway(rng: random.Random, world: str = COUNTERFACTUAL) -> Throwaway:
     """`world`: the kind that the episode's is to be like. Real facts cannot be thrown away: their episodes have invented ones."""
+    if world == CROWDED:
+        return draw_crowded(rng)
     kinds = REPORT_KINDS if world == REPORTS else KINDS
     kind, hops, _ = rng.choices(kinds, [share for *_, share in kinds])[0]
     drawn = ThrowawayWorld(rng, hops, kind)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from scripted import EMPLOYER, MAYOR, MENTOR, RIVAL, TWO_HOPS, hop
 
-from rolecast.judge.evidence import holds
+from rolecast.judge.evidence import holds, unresolved
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.methods.decor.judge import KINDS as ROLE_KINDS
 from rolecast.ports import Verdict
@@ -25,6 +25,15 @@ INTERSECTION = Question(
 COMPARISON = Question(
     "qc", "Do Brol Tan and Dral Vim have the same rival?",
     Gold(("no",), (hop(RIVAL), hop(Fact("Dral Vim", "rival", "Zen Kol")))), "comparison", 2,
+)  # fmt: skip
+MISSING = Fact("Vrek Stom", "employer", "")  # no passage states it
+UNANSWERABLE = Question(
+    "qu", "Who is the founder of the employer of the mentor of Brol Tan?",
+    Gold(("unknown",), (hop(MENTOR), Hop("Vrek Stom", "employer", "", MISSING.missing, "", MISSING.query))), "unanswerable", 2,
+)  # fmt: skip
+COUNCIL, CHECKS = Fact("Dral Vim", "council", "Brol Tan and Zen Kol"), (MENTOR, Fact("Zen Kol", "mentor", "Grel Pon"))
+CHOICE = Question(
+    "qk", "Who of the council of Dral Vim has the mentor Grel Pon?", Gold(("Zen Kol",), tuple(map(hop, (COUNCIL, *CHECKS)))), "intersection", 3
 )  # fmt: skip
 NAMED = Question("qn", "Is Kel Dax the employer of Vrek Stom?", Gold(("Kel Dax",), (hop(EMPLOYER),)), "chain", 1)
 
@@ -42,8 +51,8 @@ def filter_(kept: str, *documents: str, question: Question = TWO_HOPS) -> float 
     return verdict("decor.filter", question, content=kept, sub_query="", documents=list(documents)).score
 
 
-def answerer(answer: str, memory: str) -> float | None:
-    return verdict("decor.answerer", content=answer, memory=memory).score
+def answerer(answer: str, memory: str, question: Question = TWO_HOPS, queries: Sequence[str] = ()) -> float | None:
+    return verdict("decor.answerer", question, content=answer, memory=memory, queries=list(queries)).score
 
 
 # The answer
@@ -167,6 +176,36 @@ def test_stop_is_right_iff_the_memory_holds_every_gold_fact_and_something_was_as
     assert planner("None", memory, queries) == score
 
 
+@pytest.mark.parametrize(
+    ("query", "memory", "queries", "score"),
+    [
+        ("mentor of Brol Tan", "", [], 1.0),
+        ("employer of Vrek Stom", MENTOR.sentence, ["mentor of Brol Tan"], 1.0),
+        ("Vrek Stom employer", MENTOR.sentence, ["mentor of Brol Tan", "employer of Vrek Stom"], -1.0),  # asking again finds no more
+        ("None", MENTOR.sentence, ["mentor of Brol Tan"], -1.0),  # it was not asked for yet
+        ("None", MENTOR.sentence, ["mentor of Brol Tan", "employer of Vrek Stom"], 1.0),
+        ("None", "", ["mentor of Brol Tan", "employer of Vrek Stom"], -1.0),
+        ("None", f"{MENTOR.sentence} {MISSING.missing}", ["mentor of Brol Tan"], -1.0),  # saying so is not asking
+    ],
+)
+def test_what_no_passage_states_is_left_to_ask_once(query: str, memory: str, queries: list[str], score: float) -> None:
+    assert planner(query, memory, queries, UNANSWERABLE) == score
+
+
+@pytest.mark.parametrize(
+    ("query", "memory", "score"),
+    [
+        ("council of Dral Vim", "", 1.0),
+        ("mentor of Brol Tan", COUNCIL.sentence, 1.0),
+        ("mentor of Zen Kol", COUNCIL.sentence, 1.0),  # it names the answer, as it must
+        ("council of Dral Vim Zen Kol", "", 1.0),
+        ("employer of Zen Kol", COUNCIL.sentence, -1.0),
+    ],
+)
+def test_an_answer_that_is_asked_about_may_be_named(query: str, memory: str, score: float) -> None:
+    assert planner(query, memory, question=CHOICE) == score
+
+
 # The filter
 
 
@@ -248,6 +287,22 @@ def test_a_wrong_answer_is_blamed_only_with_the_gold_chain_in_memory(answer: str
     assert answerer(answer, memory) == score
 
 
+@pytest.mark.parametrize(
+    ("answer", "memory", "queries", "score"),
+    [
+        ("unknown", MENTOR.sentence, ["employer of Vrek Stom"], 1.0),
+        ("unknown", "", [], 1.0),
+        ("Vrek Stom", MENTOR.sentence, ["mentor of Brol Tan", "employer of Vrek Stom"], -1.0),
+        ("Vrek Stom", MENTOR.sentence, ["mentor of Brol Tan"], None),  # it had not been asked for
+        ("Vrek Stom", "", ["employer of Vrek Stom"], None),
+    ],
+)
+def test_who_does_not_abstain_is_blamed_once_everything_was_asked(
+    answer: str, memory: str, queries: list[str], score: float | None
+) -> None:
+    assert answerer(answer, memory, UNANSWERABLE, queries) == score
+
+
 # What cannot be scored
 
 
@@ -293,6 +348,18 @@ def test_every_verdict_has_a_reason() -> None:
 )
 def test_what_holds_a_fact(text: str, held: bool) -> None:
     assert holds(text, hop(MENTOR)) is held
+
+
+def test_nothing_holds_what_no_passage_states() -> None:
+    assert not holds(f"{MISSING.missing} The employer of Vrek Stom is .", UNANSWERABLE.gold.chain[1])
+
+
+def test_what_is_left_to_find() -> None:
+    chain = UNANSWERABLE.gold.chain
+    assert unresolved(chain, "", []) == list(chain)
+    assert unresolved(chain, MENTOR.sentence, []) == [chain[1]]
+    assert unresolved(chain, MENTOR.sentence, ["who is the EMPLOYER of Vrek Stom"]) == []
+    assert unresolved(chain, "", ["mentor of Brol Tan", "employer of Vrek Stom"]) == [chain[0]]  # asking alone finds no fact
 
 
 def test_a_longer_name_is_another_fact() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolecast.rewards.text import cover_exact_match, exact_match, normalize, token_f1
+from rolecast.rewards.text import abstains, cover_exact_match, exact_match, normalize, token_f1
 
-WORDS = st.lists(st.sampled_from(["red", "fox", "the", "a", "yes", "no", "x.", "Örk", "-"]), max_size=5).map(" ".join)
+WORDS = st.lists(st.sampled_from(["red", "fox", "the", "a", "yes", "no", "unknown", "x.", "Örk", "-"]), max_size=5).map(" ".join)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,35 @@ def test_cover_exact_match(prediction: str, golds: Sequence[str], expected: floa
 def test_no_answer_scores_zero_whatever_the_gold(metric: Callable[[str | None, Sequence[str]], float]) -> None:
     assert metric(None, ["The The"]) == metric(None, [""]) == metric(None, []) == 0
     assert metric("The The", ["The The"]) == 1
+
+
+@pytest.mark.parametrize("metric", [exact_match, token_f1, cover_exact_match])
+@pytest.mark.parametrize(
+    ("prediction", "golds", "right"),
+    [
+        ("unknown", ["unknown"], 1),
+        (" The Unknown. ", ["unknown"], 1),
+        ("unknown", ["Vrek Stom"], 0),
+        ("unknown", ["yes"], 0),
+        ("unknown", ["Unknown Vrek"], 0),  # not even in part
+        ("Vrek Stom", ["unknown"], 0),
+        ("unknown, or Vrek Stom", ["unknown"], 0),  # a guess beside it
+        ("no", ["unknown"], 0),
+        ("", ["unknown"], 0),
+        (None, ["unknown"], 0),  # who says nothing abstains from nothing
+    ],
+)
+def test_abstaining_is_right_where_there_is_no_answer_and_nowhere_else(
+    metric: Callable[[str | None, Sequence[str]], float], prediction: str | None, golds: Sequence[str], right: float
+) -> None:
+    assert metric(prediction, golds) == right
+
+
+@pytest.mark.parametrize(
+    ("prediction", "abstained"), [("unknown", True), ("Unknown!", True), ("unknown Vrek", False), ("", False), (None, False)]
+)
+def test_who_abstains(prediction: str | None, abstained: bool) -> None:
+    assert abstains(prediction) is abstained
 
 
 @given(WORDS, st.lists(WORDS, max_size=3))

@@ -79,3 +79,11 @@ def test_a_model_from_scratch_knows_its_methods_words_and_tags(monkeypatch: pyte
     model, tokenizer = first_model(config, CPU)
     assert [len(tokenizer.encode(text, add_special_tokens=False)) for text in (" ostrich", "<facts>")] == [1, 1]
     assert model.get_input_embeddings().weight.shape[0] == len(tokenizer)
+
+
+def test_a_model_from_scratch_knows_the_words_of_its_world() -> None:
+    scratch = {"model": {"scratch": {"hidden": 8, "heads": 1, "layers": 1}}}
+    _, plain = first_model(make_config(scratch, ""), CPU)
+    _, crowded = first_model(make_config({**scratch, "data": {"world": {"kind": "crowded"}}}, ""), CPU)
+    assert not {" 1911", " earlier", " was"} & set(plain.get_vocab())
+    assert [len(crowded.encode(text, add_special_tokens=False)) for text in (" 1911", " earlier", " was", " council")] == [1] * 4

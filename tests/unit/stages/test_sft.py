@@ -155,6 +155,17 @@ def test_a_later_stage_goes_on_with_the_next_block(renderer: Renderer, monkeypat
     assert draw_block(both, second, method, renderer, 1) == draw_block(shown, first, method, renderer, 3)
 
 
+def test_teachers_play_on_worlds_like_the_runs_own(renderer: Renderer) -> None:
+    for drills in (0, 32):
+        told = {}
+        for kind in ("counterfactual", "facts", "crowded"):
+            config = make_config({"data": {"world": {"kind": kind}}, "stages": {"sft": {"batch": 2, "drills": drills}}}, "here")
+            block = draw_block(config, config.schedule[0], make_method(config.method), renderer, 0)
+            told[kind] = "".join(renderer.decode(row.ids) for batch in block for row in batch)
+        assert told["counterfactual"] == told["facts"]  # what is real cannot be thrown away
+        assert [kind for kind, text in told.items() if " was " in text] == ["crowded"]
+
+
 def test_the_teacher_errs_as_the_settings_say(renderer: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:
     name = next(iter(TeacherErrors.model_fields))
     config = config_of(errors={name: 0.375})

@@ -13,10 +13,10 @@ from rolecast.methods.naive_rag.teacher import NaiveRagTeacher
 from rolecast.methods.one_answer import AnswerState
 from rolecast.rollout.env import Env
 from rolecast.rollout.render import Renderer
-from rolecast.teachers.base import TeacherEnv, TeacherVoice, best_answer, reasoning
+from rolecast.teachers.base import TeacherEnv, TeacherErrors, TeacherVoice, best_answer, next_query, reasoning
 from rolecast.types import Gold, Passage, Question, Role, Trajectory
 from rolecast.world.grammar import Fact
-from rolecast.world.questions import Draft, draft_comparison, draft_intersection
+from rolecast.world.questions import Draft, draft_choice, draft_comparison, draft_earlier, draft_intersection
 
 MENTOR_A, MENTOR_B = Fact("Aal Ab", "mentor", "Tik Tok"), Fact("Bal Ba", "mentor", "Tik Tok")
 OTHER = Fact("Bal Ba", "mentor", "Nix Nox")
@@ -47,6 +47,52 @@ def said(*facts: Fact) -> str:
 )  # fmt: skip
 def test_reasoning_lists_what_is_compared_and_the_answer_follows(draft: Draft, known: tuple[Fact, ...], thought: str, answer: str) -> None:
     assert (reasoning(question(draft), said(*known)), best_answer(question(draft), said(*known))) == (thought, answer)
+
+
+BORN_A, BORN_B, MAYOR = Fact("Aal Ab", "birth", "1911"), Fact("Bal Ba", "birth", "1905"), Fact("Zon Zan", "mayor", "Bal Ba")
+EARLIER, LED = draft_earlier((BORN_A,), (BORN_B,)), draft_earlier((BORN_A,), (MAYOR, BORN_B))
+COUNCIL = Fact("Zon Zan", "council", "Aal Ab and Bal Ba")
+CHOICE = draft_choice(COUNCIL, (MENTOR_A, OTHER), OTHER)
+MISSING = Fact("Bal Ba", "employer", "")
+UNANSWERABLE = Draft("What?", ("unknown",), ((MAYOR, MAYOR.query), (MISSING, MISSING.query)), "unanswerable")
+BOTH = ("mayor of Zon Zan", "employer of Bal Ba")
+
+
+@pytest.mark.parametrize(
+    ("draft", "known", "asked", "thought", "answer"),
+    [
+        (EARLIER, (BORN_B, BORN_A), (), "Aal Ab 1911 and Bal Ba 1905", "Bal Ba"),
+        (EARLIER, (BORN_A,), (), "Aal Ab 1911", "unknown"),
+        (LED, (BORN_A, MAYOR, BORN_B), (), "Aal Ab 1911 and Bal Ba 1905", "Bal Ba"),
+        (LED, (MAYOR,), (), "nothing", "unknown"),
+        (CHOICE, (COUNCIL, MENTOR_A, OTHER), (), "The mentor of Bal Ba is Nix Nox.", "Bal Ba"),
+        (CHOICE, (COUNCIL, MENTOR_A), (), "mentor of Aal Ab", "unknown"),
+        (CHOICE, (), (), "nothing", "unknown"),
+        (UNANSWERABLE, (MAYOR,), BOTH, "nothing", "unknown"),
+        (UNANSWERABLE, (MAYOR,), BOTH[:1], "mayor of Zon Zan", "Bal Ba"),  # it stopped early, as with any other chain
+        (UNANSWERABLE, (), BOTH, "nothing", "unknown"),
+        (Draft("What?", ("unknown",), ((MISSING, MISSING.query),), "unanswerable"), (), BOTH, "nothing", "unknown"),
+    ],
+)  # fmt: skip
+def test_what_follows_in_a_crowd(draft: Draft | None, known: tuple[Fact, ...], asked: tuple[str, ...], thought: str, answer: str) -> None:
+    assert draft is not None
+    of = question(draft)
+    assert (reasoning(of, said(*known), asked), best_answer(of, said(*known), asked)) == (thought, answer)
+
+
+def test_what_no_passage_states_is_asked_for_once() -> None:
+    asked: list[str] = []
+    for known in ((), (MAYOR,), (MAYOR,)):
+        query = next_query(question(UNANSWERABLE), said(*known), asked, TeacherErrors(), Random(0))
+        if query is not None:
+            asked.append(query)
+    assert asked == list(BOTH)
+
+
+def test_who_on_a_list_is_asked_for_in_its_order() -> None:
+    of = question(CHOICE)
+    asked = [next_query(of, said(*known), (), TeacherErrors(), Random(0)) for known in ((), (COUNCIL,), (COUNCIL, MENTOR_A))]
+    assert asked == ["council of Zon Zan", "mentor of Aal Ab", "mentor of Bal Ba"]
 
 
 def test_the_teacher_of_one_search_says_what_the_documents_support() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 
 from rolecast.rollout.render import Renderer
-from rolecast.teachers.drills import FACTS, ROUNDS, draw_drill, draw_intersecting, draw_reading
+from rolecast.teachers.drills import FACTS, ROUNDS, draw_comparing, draw_crowded_reading, draw_drill, draw_intersecting, draw_reading
 from rolecast.types import Example
-from rolecast.world.grammar import facts_in
+from rolecast.world.grammar import DATED, LISTED, RELATIONS, YEARS, crowded_lexicon, facts_in, sentences
+from rolecast.world.tokenizer import demo_tokenizer
+
+CROWDED = Renderer(demo_tokenizer(crowded_lexicon()))
 
 
 def parts(renderer: Renderer, row: Example) -> list[tuple[bool, str]]:
@@ -48,3 +51,46 @@ def test_drills_are_of_both_kinds(renderer: Renderer) -> None:
     texts = [renderer.decode(draw_drill(renderer, random.Random(seed)).ids) for seed in range(60)]
     intersecting = sum(text.startswith(" Which<think>") for text in texts)
     assert 3 < intersecting < 25
+
+
+def test_reading_in_a_crowd_says_nothing_of_what_was() -> None:
+    outdated, kinds = 0, set[str]()
+    for seed in range(20):
+        [(_, read), (_, said)] = parts(CROWDED, draw_crowded_reading(CROWDED, random.Random(seed)))
+        facts = facts_in(read)
+        kinds |= {fact.relation for fact in facts}
+        once = [sentence for sentence in sentences(read) if " was " in sentence]
+        outdated += len(once)
+        assert len(facts) == FACTS == len(sentences(read)) - len(once)
+        assert sorted(map(str, facts)) == sorted(map(str, facts_in(said)))
+        assert " was " not in said
+        for sentence in once:  # of something that is otherwise now
+            assert any(sentence.startswith(fact.sentence.partition(" is ")[0] + " was ") for fact in facts)
+    assert 12 < outdated < 42  # of two thirds of 100, about 40 %
+    assert set(kinds) == {*RELATIONS, *DATED.values(), *LISTED.values()}
+
+
+def test_comparing_says_whose_year_is_the_earlier() -> None:
+    firsts = 0
+    for seed in range(20):
+        shown, *rounds = parts(CROWDED, draw_comparing(CROWDED, random.Random(seed)))
+        assert len(rounds) == 2 * ROUNDS - 1
+        for (_, listed), (trained, answer) in zip([shown, *rounds[1::2]], rounds[0::2], strict=True):
+            pairs = listed.removeprefix(" Whose").removeprefix("<think> ").removesuffix("</think>").split(" and ")
+            years = {name: year for name, _, year in (pair.rpartition(" ") for pair in pairs)}
+            said = answer.removeprefix("<answer> ").removesuffix("</answer>")
+            assert trained
+            assert set(years.values()) <= set(YEARS)
+            assert years[said] == min(years.values()) < max(years.values())
+            firsts += pairs[0].startswith(said)
+    assert 70 < firsts < 130
+
+
+def test_drills_are_like_the_runs_world() -> None:
+    texts = [CROWDED.decode(draw_drill(CROWDED, random.Random(seed), "crowded").ids) for seed in range(60)]
+    assert 3 < sum(text.startswith(" Whose<think>") for text in texts) < 25
+    assert sum(" was " in text for text in texts) > 24
+    assert not any(text.startswith(" Which") for text in texts)
+    plain = [draw_drill(CROWDED, random.Random(seed)).ids for seed in range(60)]
+    assert plain == [draw_drill(CROWDED, random.Random(seed), "facts").ids for seed in range(60)]
+    assert not any(" was " in CROWDED.decode(ids) for ids in plain)

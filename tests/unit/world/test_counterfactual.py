@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 
 import pytest
 
@@ -16,6 +12,7 @@ from rolecast.errors import InputError
 from rolecast.types import Question
 from rolecast.world.counterfactual import World, build_world
 from rolecast.world.grammar import RELATIONS, RELATIONS_OF, TYPES
+from tests.bounded import within
 
 ENTITIES = {"train": 300, "dev": 90, "test": 120}
 QUESTIONS = {"train": 240, "dev": 48, "test": 96}
@@ -225,22 +222,6 @@ def test_every_gold_passage_of_the_default_world_has_three_distractors() -> None
             near = set().union(*(by_word[place, word, hop.relation] for place, word in enumerate(hop.subject.split())))
             assert len(near - {hop.subject}) >= 1
             assert about[hop.subject] - 1 + len(near - {hop.subject}) >= 3
-
-
-@contextmanager
-def within(seconds: float) -> Iterator[None]:
-    """Turns a loop that never ends into a failure."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"still running after {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,13 @@ from rolecast.world.grammar import (
     RELATIONS,
     RELATIONS_OF,
     TYPES,
+    YEARS,
     Fact,
     chain_question,
+    choice_question,
     comparison_question,
+    crowded_lexicon,
+    earlier_question,
     facts_in,
     forward_query,
     interrogative,
@@ -118,6 +122,43 @@ def test_who_asks_for_persons(relation: str) -> None:
 def test_questions_about_two_facts() -> None:
     assert comparison_question("mentor", "Brol Tan", "Kel Dax") == "Do Brol Tan and Kel Dax have the same mentor?"
     assert intersection_question("person", MENTOR, RIVAL) == "Which person has the mentor Vrek Stom and the rival Grel Pon?"
+
+
+def test_what_was_is_said_and_not_read() -> None:
+    assert MENTOR.outdated == "The mentor of Brol Tan was Vrek Stom."
+    assert facts_in(f"{MENTOR.outdated} {RIVAL.sentence} {MENTOR.outdated}") == [RIVAL]
+    assert sentences(f"{MENTOR.outdated} {RIVAL.sentence}") == [MENTOR.outdated, RIVAL.sentence]
+
+
+def test_what_is_missing_is_no_fact() -> None:
+    fact = Fact("Brol Tan", "mentor", "")
+    assert fact.missing == "No passage states the mentor of Brol Tan."
+    assert facts_in(fact.missing) == []
+
+
+def test_a_list_is_one_object() -> None:
+    council = Fact("Kel Dax", "council", "Brol Tan and Vrek Stom")
+    assert facts_in(council.sentence) == facts_in(council.atom) == [council]
+
+
+def test_questions_about_a_crowd() -> None:
+    assert earlier_question("birth", "Brol Tan", "the mayor of Kel Dax") == "Whose birth is earlier, Brol Tan or the mayor of Kel Dax?"
+    council = Fact("Kel Dax", "council", "Brol Tan and Vrek Stom")
+    assert choice_question(council, MENTOR) == "Who of the council of Kel Dax has the mentor Vrek Stom?"
+
+
+def test_the_words_of_a_crowd_are_not_the_demos() -> None:
+    """Whose vocabulary, and with it every figure, stays."""
+    assert not set(crowded_lexicon()) & set(lexicon())
+    year = Fact("Kel Dax", "charter", YEARS[0])
+    council = Fact("Kel Dax", "council", "Brol Tan and Vrek Stom")
+    spoken = [
+        MENTOR.outdated, year.sentence, council.sentence, choice_question(council, MENTOR),
+        earlier_question("charter", "Kel Dax", "the mayor of Kel Dax"),
+    ]  # fmt: skip
+    marks = str.maketrans({mark: f" {mark} " for mark in "?.,"})
+    known = {*lexicon(), *crowded_lexicon(), *["Brol", "Tan", "Vrek", "Stom", "Kel", "Dax"]}
+    assert {word for text in spoken for word in text.translate(marks).split()} <= known
 
 
 @given(FACTS, FACTS)

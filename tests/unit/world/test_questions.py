@@ -6,18 +6,23 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from scripted import EMPLOYER, MENTOR, RIVAL
+from scripted import EMPLOYER, MAYOR, MENTOR, RIVAL
 
+from rolecast.errors import InputError
 from rolecast.types import Gold, Hop
 from rolecast.world.grammar import Fact
 from rolecast.world.graph import Graph
 from rolecast.world.questions import (
     Draft,
     RelationsOf,
+    distinct,
     draft_chain,
+    draft_choice,
     draft_comparison,
+    draft_earlier,
     draft_intersection,
 )
+from tests.bounded import within
 
 FOUNDER = Fact("Kel Dax", "founder", "Brol Tan")
 TYPES = {"Brol Tan": "person", "Vrek Stom": "person", "Grel Pon": "person", "Kel Dax": "company"}
@@ -76,6 +81,59 @@ def test_intersection_is_found_by_its_objects() -> None:
     assert draft.text == "Which person has the mentor Vrek Stom and the rival Grel Pon?"
     assert draft.answers == ("Brol Tan",)
     assert [query for _, query in draft.facts] == ["mentor is Vrek Stom", "rival is Grel Pon"]
+
+
+FIRST, SECOND = Fact("Brol Tan", "birth", "1905"), Fact("Zen Kol", "birth", "1911")
+
+
+@pytest.mark.parametrize(
+    ("ways", "text", "answer"),
+    [
+        (((FIRST,), (SECOND,)), "Whose birth is earlier, Brol Tan or Zen Kol?", "Brol Tan"),
+        (((SECOND,), (FIRST,)), "Whose birth is earlier, Zen Kol or Brol Tan?", "Brol Tan"),
+        (((FIRST,), (MAYOR, SECOND)), "Whose birth is earlier, Brol Tan or the mayor of Dral Vim?", "Brol Tan"),
+    ],
+)
+def test_who_is_earlier(ways: tuple[tuple[Fact, ...], tuple[Fact, ...]], text: str, answer: str) -> None:
+    facts = [fact for way in ways for fact in way]
+    assert draft_earlier(*ways) == Draft(text, (answer,), tuple((fact, fact.query) for fact in facts), "comparison")
+
+
+def test_nothing_is_earlier_than_itself() -> None:
+    assert draft_earlier((FIRST,), (FIRST,)) is None
+    assert draft_earlier((FIRST,), (Fact("Zen Kol", "birth", "1905"),)) is None
+
+
+def test_who_on_a_list_is_asked_for_one_by_one() -> None:
+    council, other = Fact("Dral Vim", "council", "Brol Tan and Zen Kol"), Fact("Zen Kol", "mentor", "Grel Pon")
+    draft = draft_choice(council, (MENTOR, other), other)
+    assert draft.text == "Who of the council of Dral Vim has the mentor Grel Pon?"
+    assert draft.answers == ("Zen Kol",)
+    assert [query for _, query in draft.facts] == ["council of Dral Vim", "mentor of Brol Tan", "mentor of Zen Kol"]
+    assert draft.type == "intersection"
+
+
+def test_a_hop_that_no_passage_states_has_none() -> None:
+    missing = Fact("Vrek Stom", "employer", "")
+    draft = Draft("What?", ("unknown",), ((MENTOR, MENTOR.query), (missing, missing.query)), "unanswerable")
+    question = draft.question("id", {MENTOR: "p1"}.__getitem__)  # which is not asked for the passage of what is missing
+    assert question.gold.passages == ("p1",)
+    assert question.gold.chain[1] == Hop("Vrek Stom", "employer", "", "No passage states the employer of Vrek Stom.", "", missing.query)
+    assert [hop.stated for hop in question.gold.chain] == [True, False]
+
+
+def test_distinct_questions_are_drawn_until_there_are_no_more() -> None:
+    drafts = [Draft(f"{n}?", ("a",), (), "chain") for n in range(3)]
+    asked: list[int] = []
+
+    def draw(number: int) -> Draft | None:
+        asked.append(number)
+        return [None, drafts[0], drafts[0], drafts[number % 3]][min(len(asked), 4) - 1]
+
+    assert distinct(3, draw, 9, "dev") == drafts
+    assert asked == [0, 0, 1, 1, 2]
+    with within(2), pytest.raises(InputError, match="the world's 9 entities of split dev give 3 distinct questions, not 4"):
+        distinct(4, lambda number: drafts[number % 3], 9, "dev")
 
 
 def test_a_question_knows_its_passages_and_hops() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 
 from rolecast.judge.kinds import JudgeInputs, JudgeKind, read_sign
@@ -24,6 +25,7 @@ class FilterInputs(JudgeInputs):
 class AnswererInputs(JudgeInputs):
     content: str  # the answer
     memory: str
+    queries: Sequence[str] = ()  # asked before: what no passage states is resolved by asking
 
 
 KINDS = (

@@ -29,4 +29,4 @@ class DecorTeacher:
         if role == "condenser":
             assert state.entry is not None
             return tagged("facts", condense(state.entry.evidence))
-        return tagged("think", reasoning(question, known)) + tagged("answer", best_answer(question, known))
+        return tagged("think", reasoning(question, known, state.queries)) + tagged("answer", best_answer(question, known, state.queries))

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rolecast.judge.evidence import OnChain, holds
+from rolecast.judge.evidence import OnChain, asks_for, holds, unresolved
 from rolecast.judge.kinds import Rule
 from rolecast.methods.decor.judge import AnswererInputs, FilterInputs, PlannerInputs
 from rolecast.methods.decor.state import STOP
 from rolecast.ports import Verdict
 from rolecast.rewards.text import exact_match, normalize
-from rolecast.types import Hop
 from rolecast.world.grammar import names, sentences
 
 
 def _planner(inputs: PlannerInputs) -> Verdict:
-    """+1 iff the query is new, parses, names entity and relation of an unresolved hop and does not give the answer away."""
+    """+1 iff the query is new, parses, names entity and relation of an unresolved hop and does not give the answer away.
+
+    STOP: +1 iff nothing is left to find.
+    """
     query, memory, queries = inputs.content, inputs.memory, inputs.queries
-    missing = [hop for hop in inputs.gold.chain if not holds(memory, hop)]
+    missing = unresolved(inputs.gold.chain, memory, queries)
     if query == STOP:
         if not queries:
             return Verdict(-1.0, "stops before any search")
@@ -26,17 +28,16 @@ def _planner(inputs: PlannerInputs) -> Verdict:
         return Verdict(-1.0, "does not parse")
     if normalize(query) in {normalize(past) for past in queries}:
         return Verdict(-1.0, "repeats a query")
-    if any(names(query, answer) and not names(inputs.question, answer) for answer in inputs.gold.answers):
+    if any(names(query, answer) and not _asked_about(answer, inputs) for answer in inputs.gold.answers):
         return Verdict(-1.0, "contains the gold answer")
-    if not any(_asks_for(query, hop) for hop in missing):
+    if not any(asks_for(query, hop) for hop in missing):
         return Verdict(-1.0, "names no unresolved hop")
     return Verdict(1.0, "asks for an unresolved hop")
 
 
-def _asks_for(query: str, hop: Hop) -> bool:
-    """A hop is asked for by its relation and the entity that its gold query starts from."""
-    entity = hop.subject if names(hop.query, hop.subject) else hop.object
-    return names(query, hop.relation) and names(query, entity)
+def _asked_about(answer: str, inputs: PlannerInputs) -> bool:
+    """Some answers must be named on the way: candidates, or who is compared."""
+    return names(inputs.question, answer) or any(names(hop.query, answer) for hop in inputs.gold.chain)
 
 
 def _filter(inputs: FilterInputs) -> Verdict:
@@ -63,7 +64,7 @@ def _answerer(inputs: AnswererInputs) -> Verdict:
     """Blames a wrong answer only where the memory held the evidence (DECOR 4.3)."""
     if exact_match(inputs.content, inputs.gold.answers):
         return Verdict(1.0, "right")
-    if all(holds(inputs.memory, hop) for hop in inputs.gold.chain):
+    if not unresolved(inputs.gold.chain, inputs.memory, inputs.queries):
         return Verdict(-1.0, "wrong with the evidence in memory")
     return Verdict(None, "wrong, but the evidence was not in memory")
 

@@ -19,8 +19,9 @@ class IrcotTeacher:
     def reply(self, role: str, state: IrcotState, episode: Trajectory, rng: random.Random) -> str:
         question = episode.question
         known = " ".join(document.text for document in state.documents)
-        if role == "answerer":
-            return tagged("think", reasoning(question, known)) + tagged("answer", best_answer(question, known))
         asked = [sentence.removeprefix("Now ").removesuffix(".") for sentence in state.reasoning]
+        answer = best_answer(question, known, asked)
+        if role == "answerer":
+            return tagged("think", reasoning(question, known, asked)) + tagged("answer", answer)
         query = next_query(question, known, asked, self._errors, rng)
-        return tagged("think", f"So the answer is {best_answer(question, known)}." if query is None else f"Now {query}.")
+        return tagged("think", f"So the answer is {answer}." if query is None else f"Now {query}.")

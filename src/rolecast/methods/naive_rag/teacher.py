@@ -15,4 +15,4 @@ class NaiveRagTeacher:
 
     def reply(self, role: str, state: AnswerState, episode: Trajectory, rng: random.Random) -> str:
         known = " ".join(document.text for document in state.documents)
-        return tagged("answer", best_answer(episode.question, known))
+        return tagged("answer", best_answer(episode.question, known, [state.question]))
