@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-full e2e mutants tools reference lint format clean
+.PHONY: setup demo test test-full e2e mutants tools reference results lint format clean
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml scripts/setup.sh
@@ -40,6 +40,10 @@ tools:
 reference: setup
 	$(BIN)/python scripts/config_reference.py >docs/config.md.new && mv docs/config.md.new docs/config.md
 	$(BIN)/python scripts/example_data.py configs/example
+
+# The tables of docs/results.md from the summaries under docs/results/.
+results: setup
+	$(BIN)/python scripts/results.py >docs/results.md.new && mv docs/results.md.new docs/results.md
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

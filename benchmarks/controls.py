@@ -1,109 +1,138 @@
-"""Controls that need training, on the demo's preset: is the gain due to searching, to RL, and to what the rewards say?
+"""Controls of a method's demo: what does its RL add, and does it learn what the rewards say?
 
-    python benchmarks/controls.py [--seed 0] [--out runs/controls] [--only NAME]
+    python benchmarks/controls.py [--method decor] [--preset NAME] [--seed 0] [--out runs/controls] [--only NAME] [--set KEY=VALUE …]
 
-closed_book    the same model trained on `direct` for the same steps: what can be answered without searching
+closed_book    the same model taught `direct` on as many rows: what can be answered without searching
 one_search     the same for `naive_rag`: what one search with the question gives
-sft_continued  the demo's SFT, longer by the time that its RL takes
-rl             the demo itself
-rl_shuffled    RL with rewards permuted inside groups; the collapse guard is off, the best checkpoint on dev is kept
-rl_f1_only     RL with alpha = 1 and lam = 1: the team's F1 and no judge
+rl             the demo itself, beside its model before RL (`sft`)
+sft_continued  the demo's SFT, longer by the time that all of its later stages take: RL against more of the same teacher
+rl_shuffled    the demo with `shuffle_rewards` in its RL stages: whole rollouts of a question exchange what they earned, each role and turn
+               keeps its place, dev scores are what they are. The collapse guard is off, the best checkpoint on dev is kept
+rl_f1_only     decor with alpha = 1 and lam = 1: the team's F1 and no judge
 
-Prints a Markdown table and writes it to OUT/controls.md. Runs that are already there are not run again.
+Prints a Markdown table and writes it to OUT/controls.md. Runs that are there go on where they were, and are not run twice.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rolecast.config import RunConfig, load_config
-from rolecast.methods.decor import Decor
+from rolecast.config import RunConfig, SftConfig, load_config
+from rolecast.methods.registry import find
+from rolecast.schedule import last
+from rolecast.stages.comparison import plan
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.inputs import inputs
 from rolecast.stages.run import Run, create, seconds
 from rolecast.stages.train import train
-from rolecast.stages.world import world
 
 
-def preset(seed: int, *overrides: str) -> RunConfig:
-    return load_config(Path(str(Decor.preset("demo"))), [f"seed={seed}", *overrides])
+@dataclass(frozen=True)
+class Controls:
+    method: str
+    preset: str
+    seed: int
+    out: Path
+    overrides: Sequence[str]
+
+    @property
+    def entrant(self) -> str:
+        return f"{self.method}:{self.preset}" if self.preset else self.method
+
+    def config(self, *overrides: str) -> RunConfig:
+        file = Path(str(find(self.method).preset(self.preset)))
+        return load_config(file, [f"seed={self.seed}", *self.overrides, *overrides])
+
+    def made(self, name: str, config: RunConfig) -> Run:
+        run = create(self.out / name, config)
+        inputs(run)
+        return run
+
+    def trained(self, run: Run, until: str = "") -> dict[str, Any]:
+        """Goes through the schedule, up to a stage, and evaluates its last model."""
+        for stage in run.config.schedule:
+            train(run, stage.name)
+            if stage.name == until:
+                break
+        found: dict[str, Any] = json.loads((evaluate(run, until or last(run.config.schedule)) / "result.json").read_text())
+        return found
+
+    def untrained(self, method: str) -> RunConfig:
+        """Taught as a comparison teaches it: on the rows of the demo's SFT."""
+        [_, member] = plan([self.entrant, method], [self.seed], 1, list(self.overrides))
+        return member.config
 
 
-def prepared(path: Path, config: RunConfig, sft_of: Run | None = None) -> Run:
-    """The run, with the SFT model of another one if given."""
-    run = create(path, config)
-    world(run)
-    inputs(run)
-    if sft_of is not None and not run.stage("sft").exists():
-        shutil.copytree(sft_of.stage("sft"), run.stage("sft"))
-    return run
-
-
-def result(run: Run, stage: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((evaluate(run, stage) / "result.json").read_text())
-    return found
-
-
-def controls(out: Path, seed: int, only: str | None) -> dict[str, dict[str, Any]]:
-    demo = prepared(out / "demo", preset(seed))
-    train(demo, "sft")
-    results = {"sft": result(demo, "sft")}
+def controls(c: Controls, only: str | None) -> dict[str, dict[str, Any]]:
+    config = c.config()
+    sft = [stage.name for stage in config.schedule if stage.kind == "sft"]
+    rl = [stage.name for stage in config.schedule if stage.kind == "rl"]
+    demo = c.made("demo", config)
+    results = {"sft": c.trained(demo, sft[-1])}
 
     def wanted(name: str) -> bool:
         return only in (None, name)
 
-    if wanted("closed_book"):
-        run = prepared(out / "closed_book", preset(seed, "method={name: direct, prompts: compact, max_tokens: 16}", "stages.sft.mix={}"))
-        train(run, "sft")
-        results["closed_book"] = result(run, "sft")
-    if wanted("one_search"):
-        run = prepared(out / "one_search", preset(seed, "method={name: naive_rag, prompts: compact, max_tokens: 16}", "stages.sft.mix={}"))
-        train(run, "sft")
-        results["one_search"] = result(run, "sft")
-    train(demo, "rl")
-    results["rl"] = result(demo, "rl")
-    if wanted("sft_continued"):
-        spent = seconds(demo)
-        steps = round(demo.config.sft("sft").steps * (1 + spent["rl"] / spent["sft"]))
-        run = prepared(out / "sft_continued", preset(seed, f"stages.sft.steps={steps}"))
-        train(run, "sft")
-        results["sft_continued"] = result(run, "sft")
-    for name, overrides in {
-        "rl_shuffled": ["stages.rl.shuffle_rewards=true", "stages.rl.guard.fraction=0"],
-        "rl_f1_only": ["method.alpha=1", "method.lam=1"],
-    }.items():
+    for name, method in {"closed_book": "direct", "one_search": "naive_rag"}.items():
         if wanted(name):
-            run = prepared(out / name, preset(seed, *overrides), sft_of=demo)
-            train(run, "rl")
-            results[name] = result(run, "rl")
+            results[name] = c.trained(c.made(name, c.untrained(method)))
+    if wanted("rl") or wanted("sft_continued"):
+        results["rl"] = c.trained(demo)
+    if wanted("sft_continued"):
+        longer = c.config(*[f"stages.{name}.steps={steps}" for name, steps in longer_sft(demo).items()])
+        results["sft_continued"] = c.trained(c.made("sft_continued", longer), sft[-1])
+    started = [f"stages.{name}.model={demo.model(name).resolve()}" for name in sft]
+    shuffled = [text for name in rl for text in (f"stages.{name}.shuffle_rewards=true", f"stages.{name}.guard.fraction=0")]
+    if wanted("rl_shuffled"):
+        results["rl_shuffled"] = c.trained(c.made("rl_shuffled", c.config(*shuffled, *started)))
+    if c.method == "decor" and wanted("rl_f1_only"):
+        results["rl_f1_only"] = c.trained(c.made("rl_f1_only", c.config("method.alpha=1", "method.lam=1", *started)))
     return results
 
 
+def longer_sft(demo: Run) -> dict[str, int]:
+    """Steps of each SFT stage that take as long as SFT and all later stages together."""
+    spent = seconds(demo)
+    taught = {name: stage.steps for name, stage in demo.config.stages.items() if isinstance(stage, SftConfig)}
+    total = sum(spent[stage.name] for stage in demo.config.schedule)
+    return {name: round(steps * total / sum(spent[of] for of in taught)) for name, steps in taught.items()}
+
+
 def table(results: dict[str, dict[str, Any]]) -> str:
-    lines = ["| run | EM | 95 % | chains | comparisons | intersections | 1 hop | 2 | 3 | 4 |", "| --- " * 10 + "|"]
+    types = sorted({kind for r in results.values() for kind in r["by_type"]})
+    hops = sorted({count for r in results.values() for count in r["by_hops"]})
+    lines = [
+        f"| run | score | 95 % | {' | '.join([*types, *(f'{count} hops' for count in hops)])} |",
+        "| --- " * (3 + len(types) + len(hops)) + "|",
+    ]
     for name, r in results.items():
-        types = [f"{100 * r['by_type'][t]['em']:.1f}" if t in r["by_type"] else "–" for t in ("chain", "comparison", "intersection")]
-        hops = [f"{100 * r['by_hops'][h]['em']:.1f}" if h in r["by_hops"] else "–" for h in "1234"]
+        measure = r["headline"]
+        parts = [r["by_type"].get(kind, {}).get(measure) for kind in types] + [r["by_hops"].get(count, {}).get(measure) for count in hops]
         low, high = r["ci95"]
-        lines.append(f"| {name} | {100 * r['em']:.1f} | {100 * low:.1f} – {100 * high:.1f} | " + " | ".join([*types, *hops]) + " |")
+        cells = ["–" if part is None else f"{100 * part:.1f}" for part in parts]
+        lines.append(f"| {name} | {100 * r[measure]:.1f} | {100 * low:.1f} – {100 * high:.1f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--method", default="decor")
+    parser.add_argument("--preset", default="")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/controls"))
     parser.add_argument("--only")
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    text = table(controls(arguments.out, arguments.seed, arguments.only))
-    (arguments.out / "controls.md").write_text(text + "\n")
+    text = table(controls(Controls(given.method, given.preset, given.seed, given.out, given.set), given.only))
+    (given.out / "controls.md").write_text(text + "\n")
     print(f"{text}\n\n{time.monotonic() - start:.0f} seconds")
 
 

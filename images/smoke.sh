@@ -109,7 +109,7 @@ check() { # check PART USER
     local elsewhere=(--env ROLECAST_COORDINATOR_URL=http://127.0.0.1:9 --env ROLECAST_RETRIEVER_URL=http://127.0.0.1:9 --env ROLECAST_JUDGE_URL=http://127.0.0.1:9
         --env ROLECAST_RELEASE_KEY=only-to-start-with)
     case $1 in
-        control) absent "$1" "$2" torch "import kfp, rolecast.stages.tasks, rolecast.stages.report, rolecast.launching.launcher, rolecast_pipelines.schedule" ;;
+        control) absent "$1" "$2" torch "import kfp, rolecast.stages.tasks, rolecast.stages.report, rolecast.launching.launcher, rolecast_pipelines.comparison, rolecast.stages.compared" ;;
         judge) absent "$1" "$2" torch "import rolecast.config" && serve "$1" "$2" --env ROLECAST_JUDGE_BACKEND=lexical -- judge serve ;;
         retriever) prepared "$2" && serve "$1" "$2" --volume "$run/index:/index:ro,z" -- retriever serve --index /index ;;
         rollout) once "$1" "$2" --entrypoint python -- -c "import kfp.dsl, rolecast.stages.evaluate" && serve "$1" "$2" "${elsewhere[@]}" -- rollout serve ;;

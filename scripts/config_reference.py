@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from rolecast.config import STAGE_KINDS, RunConfig
+from rolecast.externals import ExternalConfig
 from rolecast.identity import part_of
 from rolecast.methods.registry import find, known
 
@@ -51,7 +52,7 @@ class Row:
 
 
 def page() -> str:
-    parts = [HEAD, *section("The run", RunConfig, "")]
+    parts = [HEAD, *section("The run", RunConfig, ""), *section("An endpoint", ExternalConfig, "externals.NAME.")]
     for kind, model in STAGE_KINDS.items():
         parts += section(f"A stage of kind {kind}: {STAGES[kind]}", model, "stages.STAGE.")
     for name in known():
@@ -103,7 +104,7 @@ def values(annotation: Any, metadata: list[Any]) -> str:
         return f"list of {values(inner[0], [])}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "section"
-    name = {"str": "text", "bool": "true, false", "float": "number", "int": "integer"}[annotation.__name__]
+    name = {"str": "text", "bool": "true, false", "float": "number", "int": "integer", "Any": "value"}[annotation.__name__]
     bounds = [f"{BOUNDS[type(one)]} {_bound(one)}" for one in metadata if type(one) in BOUNDS]
     return " ".join([name, ", ".join(bounds)]).strip()
 

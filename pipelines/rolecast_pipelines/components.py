@@ -36,3 +36,10 @@ def report(run: str, results: list[str], page: dsl.Output[dsl.HTML]) -> str:
     from rolecast.stages import tasks
 
     return tasks.report(run, page.path)
+
+
+@dsl.component(base_image=CONTROL, install_kfp_package=False)
+def compare(out: str, members: str, reports: list[str], page: dsl.Output[dsl.HTML], numbers: dsl.Output[dsl.Artifact]) -> str:
+    from rolecast.stages import tasks
+
+    return tasks.compare(out, members, page.path, numbers.path)

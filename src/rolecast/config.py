@@ -24,19 +24,21 @@ from pydantic import (
 
 from rolecast import identity
 from rolecast.errors import InputError
+from rolecast.externals import EndpointName, ExternalConfig
 from rolecast.identity import HOW, SEGMENT, SHAPE
 from rolecast.learner.settings import BackendConfig, OptimizerConfig
 from rolecast.methods import registry
 from rolecast.methods.base import Method, MethodConfig
 from rolecast.methods.registry import make_method
-from rolecast.reading import read_json, read_mapping
-from rolecast.schedule import Schedule
+from rolecast.reading import describe, read_json, read_mapping
+from rolecast.schedule import Schedule, find
 from rolecast.teachers.base import TeacherErrors
-from rolecast.types import Stage
+from rolecast.types import EXTERNAL, Slot, Stage, external
 from rolecast.weights.settings import LoraConfig
 
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Cast = Annotated[Slot, Field(pattern=f"^(frozen|{EXTERNAL}.+)$")]
 
 
 class Closed(BaseModel):
@@ -199,7 +201,7 @@ class RlConfig(TrainedConfig, PlayedConfig):
     ratio_gate: float | None = Field(None, gt=0)  # bound of the mean |ratio - 1| on fresh tokens; by default what the dtype explains
     idle_steps: int = Field(3, ge=1, json_schema_extra=SEGMENT)  # so many steps in a row from which nothing could be learned end the stage
     kl: float | None = Field(None, ge=0)  # coefficient of every objective's KL term, in place of the method's
-    shuffle_rewards: bool = False  # a control: rewards permuted inside groups
+    shuffle_rewards: bool = False  # a control: whole rollouts of a question exchange what they earned
     eval_every: int = Field(10, ge=1)  # steps between two evaluations on dev
     dev: int = Field(120, ge=1)  # questions of an in-loop evaluation
     guard: GuardConfig = GuardConfig()
@@ -226,6 +228,8 @@ class EvalConfig(Closed):
 class RunConfig(Closed):
     name: str = "run"  # of the run; a new one makes another run
     seed: int = Field(0, ge=-(2**63), lt=2**63)  # draws the world, the model and the samples
+    # tokens that trained roles may sample in all RL stages and in the rollout stages before them; RL ends at the step that passes it
+    budget: int | None = Field(None, ge=1)
     lockstep: bool = False  # two runs are bitwise equal, on one machine's CPUs; slower
     threads: int | None = Field(None, ge=1, le=4096, json_schema_extra=SHAPE)  # torch threads; by default as many as there are cores
     method: SerializeAsAny[MethodConfig] = Field(default_factory=registry.default_config)
@@ -233,6 +237,9 @@ class RunConfig(Closed):
     data: DataConfig = DataConfig()
     retriever: RetrieverConfig = RetrieverConfig()
     judge: JudgeConfig = JudgeConfig()
+    # who speaks for a role in every stage, instead of the slot that the method gives it: frozen, or external:NAME
+    cast: dict[str, Cast] = {}
+    externals: dict[EndpointName, ExternalConfig] = {}  # OpenAI-compatible endpoints by name, for roles whose slot is external:NAME
     engine: EngineConfig = EngineConfig()
     learner: BackendConfig = Field(BackendConfig(), json_schema_extra=SHAPE)
     # who plays: the learner's own process, or rollout services
@@ -278,8 +285,37 @@ class RunConfig(Closed):
                 continue
             if unknown := sorted(set(stage.mix) - set(roles)):
                 raise ValueError(f"stages.{name}.mix: {self.method.name} has no role {unknown[0]!r}; it has {', '.join(roles)}")
+            of = find(self.schedule, name)
+            if mute := [role for role in self.method_in(of).roles.values() if role.name in stage.mix and role.slot not in of.trained]:
+                raise ValueError(f"stages.{name}.mix: {mute[0].name} speaks with {mute[0].slot}, which is not trained there; leave it out")
             if abs(sum(stage.mix.values()) - 1) > 0.01:
                 raise ValueError(f"stages.{name}.mix: shares add up to {sum(stage.mix.values()):g}; make it 1")
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_speaks(self) -> RunConfig:
+        """Every role through an endpoint that there is, and every slot that a stage trains by a role."""
+        method = make_method(self.method)
+        if stray := sorted(set(self.cast) - set(method.roles)):
+            raise ValueError(f"cast: {method.name} has no role {stray[0]!r}; it has {', '.join(method.roles)}")
+        for stage in method.schedule():
+            staged = self.method_in(stage)
+            if missing := sorted(staged.endpoints - set(self.externals)):
+                role = next(role.name for role in staged.roles.values() if role.slot == external(missing[0]))
+                raise ValueError(
+                    f"role {role} of {method.name} speaks through {external(missing[0])}, and externals has no {missing[0]!r}; say where it is"
+                )
+            if self.lockstep and staged.endpoints:
+                raise ValueError(
+                    f"lockstep: a run repeats to the last bit, and {external(min(staged.endpoints))} promises no such thing; set lockstep to false"
+                )
+            settings = self.stages[stage.name]
+            idle = sorted(set(stage.trained) - staged.spoken)
+            if idle and isinstance(settings, TrainedConfig) and settings.steps and not settings.model:
+                raise ValueError(
+                    f"cast leaves nobody who speaks with {idle[0]!r}, which stage {stage.name} trains; set stages.{stage.name}.steps to 0, or leave "
+                    "a role to it"
+                )
         return self
 
     @model_validator(mode="after")
@@ -297,7 +333,11 @@ class RunConfig(Closed):
 
     def method_in(self, stage: Stage) -> Method:
         """The method as it is played in this stage, and with its model."""
-        return make_method(self.method).in_stage(stage, self.stages[stage.name].lengths)
+        return make_method(self.method).in_stage(stage, self.stages[stage.name].lengths, self.cast)
+
+    def externals_of(self, method: Method) -> dict[str, ExternalConfig]:
+        """The endpoints that the method's roles speak through."""
+        return {name: self.externals[name] for name in sorted(method.endpoints)}
 
     def sft(self, stage: str) -> SftConfig:
         settings = self.stages[stage]
@@ -340,15 +380,6 @@ def make_config(data: dict[str, Any], origin: str) -> RunConfig:
         return RunConfig.model_validate(data)
     except ValidationError as error:
         raise InputError(f"{origin}: {describe(error)}") from None
-
-
-def describe(error: ValidationError) -> str:
-    """The first fault of a validation, as one line with the key's full name."""
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"])) or "config"
-    reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{where}: {reason}{more}"
 
 
 def read_json_config(text: str, origin: str = "config") -> RunConfig:

@@ -37,6 +37,10 @@ class EngineError(RolecastError):
     """The engine failed: no episode can go on, so the batch ends. What else fails in an episode is that episode's alone."""
 
 
+class ExternalError(RolecastError):
+    """An endpoint that a role speaks through gave no reply that counts: its episode cannot go on, others do."""
+
+
 class StoreError(RolecastError):
     """The store does not answer, or refuses to: nothing is known about what lies in it."""
 

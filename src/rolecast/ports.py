@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from rolecast.types import Passage, Slot
+from rolecast.types import Message, Passage, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,10 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """`key` names the turn that asks, stably: lockstep serves what waits in the order of keys, whatever came first."""
+    """`key` names the turn that asks, stably: lockstep serves what waits in the order of keys, whatever came first.
+
+    `messages`: the thread as a conversation, where an endpoint is asked, whose tokens are others.
+    """
 
     ids: tuple[int, ...]
     slot: Slot
@@ -35,11 +38,15 @@ class GenerateRequest:
     sampling: Sampling
     seed: int
     key: str = ""
+    messages: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """`text` is the decoding of all `ids`; a stop string may have ended inside the last one."""
+    """`text` is the decoding of all `ids`, at most as many as were asked for; a stop string may have ended inside the last one.
+
+    `logprobs` has one for each id, or none at all where they are not known: such a completion cannot be trained on.
+    """
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -52,7 +59,7 @@ class Engine(Protocol):
 
     `branches`: how many branches are live (episodes, and what they gather). Who plays them counts; in lockstep the engine runs
     exactly when as many requests wait. A branch that waits for a retriever or a judge counts, one that waits for its own
-    branches does not. An engine that fails raises `EngineError`.
+    branches does not. An engine that fails raises `EngineError`; one that failed of a single request, `ExternalError`.
     """
 
     version: str
@@ -98,10 +105,13 @@ class Retriever(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Role kinds give ±1, `answer` gives [0, 1]; `score is None` is unscored, with the reason."""
+    """Role kinds give ±1, `answer` gives [0, 1]; `score is None` is unscored, with the reason. `tokens`: what a model read and said
+    for it; 0 where none was asked, or where it does not tell.
+    """
 
     score: float | None
     reason: str = ""
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

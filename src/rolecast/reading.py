@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from rolecast.errors import InputError
 
@@ -22,7 +23,7 @@ def read_mapping(path: Path | None, overrides: Sequence[str], what: str) -> dict
     """
     data = _read_file(path, what) if path is not None else {}
     for text in overrides:
-        _override(data, text)
+        override(data, text)
     return data
 
 
@@ -81,10 +82,11 @@ def _read_file(path: Path, what: str) -> dict[str, Any]:
     return data
 
 
-def _override(data: dict[str, Any], override: str) -> None:
-    key, separator, value = override.partition("=")
+def override(data: dict[str, Any], text: str) -> None:
+    """Sets one key in place, from `key.sub=value`."""
+    key, separator, value = text.partition("=")
     if not separator or not key:
-        raise InputError(f"override {override!r}: write key.sub=value")
+        raise InputError(f"override {text!r}: write key.sub=value")
     *parents, last = key.split(".")
     at = data
     for parent in parents:
@@ -92,9 +94,18 @@ def _override(data: dict[str, Any], override: str) -> None:
         if child is None:
             child = at[parent] = {}
         if not isinstance(child, dict):
-            raise InputError(f"override {override!r}: {parent} is a value, not a section")
+            raise InputError(f"override {text!r}: {parent} is a value, not a section")
         at = child
     try:
         at[last] = _read_yaml(value)
     except InputError as error:
-        raise InputError(f"override {override!r}: {error}") from None
+        raise InputError(f"override {text!r}: {error}") from None
+
+
+def describe(error: ValidationError) -> str:
+    """The first fault of a validation, as one line with the key's full name."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"])) or "config"
+    reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{where}: {reason}{more}"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rolecast.errors import InputError
-from rolecast.types import TRAIN, Role, Slot, Stage
+from rolecast.types import TRAIN, Role, Slot, Stage, endpoint_of
 
 Schedule = tuple[Stage, ...]
 # Of a stage: its folder in a run, a part of job names, a label's value, a step of the pipeline.
@@ -113,6 +113,8 @@ def _check_objectives(stage: Stage) -> None:
         raise ValueError(f"stage {stage.name!r} has two objectives {twice[0]!r}")
     if both := set(stage.trained) & set(stage.critics):
         raise ValueError(f"stage {stage.name!r} has {sorted(both)[0]!r} as a policy and as a critic")
+    if outside := [slot for slot in (*stage.trained, *stage.critics) if endpoint_of(slot) is not None]:
+        raise ValueError(f"stage {stage.name!r} trains {outside[0]!r}, which is no weights of the team: nobody can train an endpoint")
     for slot in (*stage.trained, *stage.critics):
         rates = {objective.rates[slot] for objective in stage.objectives if slot in objective.rates}
         if len(rates) > 1:

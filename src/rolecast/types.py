@@ -13,10 +13,21 @@ from math import isfinite
 from typing import Any, Literal
 
 Slot = str  # which weights: "shared", a role's adapter, "critic", "frozen", "external:NAME"
+EXTERNAL = "external:"  # what the slot of an endpoint begins with
 Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 Status = Literal["ok", "format", "length", "error"]
 StageKind = Literal["sft", "rollout", "rl"]
 TRAIN = "train"  # where a stage's questions are from: the run's own, unless it names a rollout stage
+
+
+def external(name: str) -> Slot:
+    """The slot of roles that speak through the endpoint of that name."""
+    return EXTERNAL + name
+
+
+def endpoint_of(slot: Slot) -> str | None:
+    """The name of the endpoint that a slot stands for; None where it stands for weights of the team."""
+    return slot.removeprefix(EXTERNAL) if slot.startswith(EXTERNAL) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +131,14 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Sampled tokens: the only ones that carry loss. `text == decode(ids)`, never cut at the stop string."""
+    """Sampled tokens: the only ones that carry loss. `text == decode(ids)`, never cut at the stop string.
+
+    What an endpoint said is an action of its role too, in our tokens. It carries no loss: no trained slot spoke it.
+    """
 
     id: str
     ids: tuple[int, ...]
-    logprobs: tuple[float, ...]  # of the sampler, natural log, one per id
+    logprobs: tuple[float, ...]  # of the sampler, natural log, one per id; none where an endpoint spoke
     version: str
     text: str
     finish: Literal["stop", "length"]
@@ -207,6 +221,8 @@ class Trajectory:
     status: Status = "ok"
     fault: str = ""  # what failed, where `status` is "error"
     searches: int = 0
+    judge_calls: int = 0
+    judge_tokens: int = 0  # of the judge's model, read and said, as far as it tells
     retrieved: list[str] = field(default_factory=list)
     rewards: list[Reward] = field(default_factory=list)
     prepared: Mapping[str, Any] | None = None

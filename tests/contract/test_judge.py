@@ -112,7 +112,7 @@ def test_malformed_requests_are_refused(url: str, body: object) -> None:
 
 def test_unscored_is_null_on_the_wire(url: str) -> None:
     reply = httpx.post(f"{url}/v1/judge", json={"kind": "mask.update", "inputs": {"gold": {"answers": ["x"]}}})
-    assert reply.json() == {"score": None, "reason": "the lexical judge has no rule for 'mask.update'"}
+    assert reply.json() == {"score": None, "reason": "the lexical judge has no rule for 'mask.update'", "tokens": 0}
 
 
 def test_a_judge_that_is_not_there_leaves_unscored() -> None:
@@ -155,3 +155,18 @@ def test_a_model_is_named_with_the_prompts_that_it_is_asked_with() -> None:
 def test_what_does_not_say_who_judges_is_no_judge(url: str) -> None:
     with pytest.raises(RolecastError, match="refused GET /v1/judge: 404"):
         asyncio.run(HttpJudge(f"{url}/elsewhere").info())
+
+
+class Costly:
+    """A judge whose verdicts cost tokens."""
+
+    async def info(self) -> Any: ...
+
+    async def judge(self, kind: str, inputs: Any) -> Verdict:
+        return Verdict(1.0, "right", 41)
+
+
+def test_what_a_verdict_cost_comes_over_the_wire() -> None:
+    with serving(*make_judge(JudgeSettings(), Costly())) as url:
+        found = asyncio.run(HttpJudge(url).judge("answer", {"question": QUESTION, "gold": GOLD, "prediction": "Kel Dax"}))
+    assert found == Verdict(1.0, "right", 41)

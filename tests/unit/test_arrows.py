@@ -18,11 +18,11 @@ METHODS = [folder.name for folder in (ROOT / "methods").iterdir() if (folder / "
 LAYERS = [  # a module imports those of its own line and of the lines above
     "errors types seeding reading",
     "ports",
-    "leasing learner.settings rewards credit tags judge.kinds rollout.render world.grammar",
+    "leasing identity externals learner.settings rewards credit tags judge.kinds rollout.render world.grammar",
     "judge.evidence rollout.scheduler rollout.env wire.coordinator",
     "teachers.base",
     "methods.base",
-    "methods.registry methods.one_answer methods.information teachers.examples teachers.drills",
+    "methods.registry methods.untrained methods.one_answer methods.information methods.transcript teachers.examples teachers.drills",
     " ".join(f"methods.{name}" for name in METHODS),
     "judge.lexical judge.openai wire.judge config",
     "coordinator learner rollout",

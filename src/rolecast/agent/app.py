@@ -19,6 +19,7 @@ from rolecast.agent.pages import OPEN, Pages, add_pages, unlocked
 from rolecast.agent.settings import AgentSettings
 from rolecast.agent.traces import Traces
 from rolecast.errors import InputError, RolecastError
+from rolecast.externals import read_externals
 from rolecast.installed import needing
 from rolecast.ports import Retriever, Store
 from rolecast.retriever.batching import LoopThread
@@ -44,7 +45,7 @@ def open_team(settings: AgentSettings, retriever: Retriever | None) -> Agent:
     with needing("agent"):
         from rolecast.stages.serve import open_agent  # torch: imported while probes are answered
 
-        return open_agent(settings.run, settings.stage, retriever, settings.rewriter)
+        return open_agent(settings.run, settings.stage, retriever, settings.rewriter, read_externals(settings.externals))
 
 
 def make_agent(settings: AgentSettings, open_team: Open = open_team) -> tuple[FastAPI, Service]:

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from rolecast.agent.core import Asked
 from rolecast.agent.traces import Trace, Traces
 from rolecast.agent.watch import Watch
-from rolecast.errors import InputError, RolecastError
+from rolecast.errors import ExternalError, InputError, RolecastError
 from rolecast.evaluation.trace import trace
 from rolecast.service.errors import Overloaded
 from rolecast.service.tokens import CALLER
@@ -148,7 +148,7 @@ class Episodes:
         named = isinstance(error, RolecastError)
         if self._log_questions:
             return f"{asked.text!r}: {error}" if named else "".join(traceback.format_exception(error))
-        if named and not isinstance(error, InputError):
+        if named and not isinstance(error, InputError | ExternalError):  # an endpoint may quote what it was asked
             return str(error).replace(asked.text, "[question]")
         return "".join([f"{type(error).__name__} (--log-questions shows its message) at\n", *traceback.format_tb(error.__traceback__)])
 

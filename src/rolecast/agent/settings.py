@@ -20,6 +20,7 @@ class AgentSettings(ServiceSettings):
     trace_days: float = Field(7.0, gt=0, le=3650, description="Days after which a trace, and the link to it, are gone.")
     keep_traces: int = Field(256, ge=0, description="How many of the last traces this process keeps.")
     rewriter: str = Field("", description="The slot whose model makes one question of several user turns; else they are refused.")
+    externals: str = Field("", description="A YAML file of endpoints by name, as `externals` of a config; they go before the run's own.")
     log_questions: bool = Field(False, description="Whether questions and answers go to the log.")
 
     @model_validator(mode="after")

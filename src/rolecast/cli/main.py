@@ -11,14 +11,27 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rolecast.cli import data, demo, deploy, doctor, judge, mcp, pipeline, retriever, rollout, runs, serving
+from rolecast.cli import compare, data, demo, deploy, doctor, judge, mcp, pipeline, retriever, rollout, runs, serving, studies
 from rolecast.disk import disk_fault
 from rolecast.errors import Interrupted, RolecastError
 from rolecast.installed import needing, version
+from rolecast.origin import begin
 from rolecast.processes import prepare_process, say_error
 from rolecast.signals import Stopped, signals_raise
 
-RESUMED = ("demo", "pipeline", "run", "train", "sft", "rl", "eval", "report")  # commands that find what they did before
+RESUMED = (
+    "demo",
+    "compare",
+    "stability",
+    "long-context",
+    "pipeline",
+    "run",
+    "train",
+    "sft",
+    "rl",
+    "eval",
+    "report",
+)  # commands that find what they did before
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data.app, name="data")
 app.add_typer(data.index_app, name="index")
@@ -39,17 +52,22 @@ app.command("mcp")(mcp.mcp)
 app.command("methods")(runs.methods)
 app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
+app.command("compare")(compare.compare)
+app.command("stability")(studies.stability)
+app.command("long-context")(studies.long_context)
 
 # The extra that has what a command needs, by the command or its group: where a package is missing, it is the one to install.
 PARTS = {
     "agent": "agent",
     "ask": "agent",
+    "compare": "local",
     "data": "convert",
     "demo": "local",
     "deploy": "control",
     "eval": "train",
     "index": "retriever",
     "judge": "judge",
+    "long-context": "train",
     "mcp": "mcp",
     "pipeline": "control",
     "pipeline run": "local",
@@ -58,6 +76,7 @@ PARTS = {
     "rollout": "rollout",
     "run": "train",
     "sft": "train",
+    "stability": "local",
     "train": "train",
 }
 
@@ -78,6 +97,7 @@ def _main(
 def main() -> None:
     prepare_process()
     arguments = sys.argv[1:] or ["--help"]
+    begin(arguments)
     with signals_raise():
         try:
             with needing(PARTS.get(" ".join(arguments[:2]), PARTS.get(arguments[0], ""))):

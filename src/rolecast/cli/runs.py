@@ -101,11 +101,13 @@ def evaluate(
         str | None, typer.Option(metavar="OTHER", help="Answer from what the last stage of this evaluated run found, instead of searching.")
     ] = None,
     documents_stage: Annotated[str | None, typer.Option(metavar="STAGE", help="Another stage of OTHER.")] = None,
+    profile: Annotated[str, typer.Option(help="Evaluate as released code of a paper does: faithful_search_r1, faithful_coda, …")] = "",
     config: ConfigPath = None,
     overrides: Overrides = None,
 ) -> None:
-    """Greedy evaluation on the held-out test questions."""
+    """Greedy evaluation on the held-out test questions; one from documents, or a profile's, is kept beside it."""
     from rolecast.errors import InputError
+    from rolecast.evaluation.profiles import find_profile
     from rolecast.evaluation.table import results_table
     from rolecast.schedule import last as last_stage
     from rolecast.stages.evaluate import evaluate as evaluate_stage
@@ -113,14 +115,17 @@ def evaluate(
 
     if documents_stage is not None and documents is None:
         raise InputError("--documents-stage names a stage of another run: give --documents too")
+    if profile and documents is not None:
+        raise InputError("--profile and --documents are two evaluations: give one of them")
+    chosen = find_profile(profile)
     other = open_run(documents) if documents is not None else None
     found = Found(other, documents_stage or last_stage(other.config.schedule)) if other is not None else None
     run_ = opened(run, config, overrides, stage, model=True)
     name = stage or last_stage(run_.config.schedule)
-    folder = evaluate_stage(run_, name, found)
+    folder = evaluate_stage(run_, name, chosen, found)
     if found is not None:
         print(f"from the documents of {found.run.place}, stage {found.stage}: {folder}")
-    print(results_table({name: json.loads((folder / "result.json").read_text())}))
+    print(results_table({folder.name: json.loads((folder / "result.json").read_text())}))
 
 
 def report(run: RunPath) -> None:

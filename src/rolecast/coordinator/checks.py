@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from rolecast.leasing import Lease
-from rolecast.types import Action, Observation, Slot, Thread, Trajectory
+from rolecast.types import Action, Observation, Slot, Thread, Trajectory, endpoint_of
 
 HIGHEST_LOGPROB = 1e-6  # of a token; above 0 by what rounding may do
 MOST_SEARCHES = 10**6  # of an episode
@@ -36,6 +36,8 @@ def faults(lease: Lease, trajectories: Sequence[Trajectory], rules: Rules | None
             yield f"member {t.member} is called {_short(t.id)}, not {group.id}.{t.member}"
         if not 0 <= t.searches <= MOST_SEARCHES:
             yield f"{t.id} has {_short(t.searches)} searches"
+        if min(t.judge_calls, t.judge_tokens) < 0:
+            yield f"{t.id} has {_short(t.judge_calls)} judge calls of {_short(t.judge_tokens)} tokens"
         if rules is not None and t.method != rules.method:
             yield f"{t.id} is an episode of method {_short(t.method)}; the run's is {rules.method}"
     threads = [thread for t in trajectories for thread in t.threads]
@@ -72,7 +74,10 @@ def _tokens(thread: Thread, rules: Rules | None) -> Iterator[str]:
         if turn.ids and (min(turn.ids) < 0 or (rules is not None and max(turn.ids) >= rules.vocabulary)):
             most = f", the vocabulary has {rules.vocabulary}" if rules is not None else ""
             yield f"{where} has token ids from {_short(min(turn.ids))} to {_short(max(turn.ids))}{most}"
-        if isinstance(turn, Action):
+        if isinstance(turn, Action) and endpoint_of(thread.slot) is not None:
+            if turn.logprobs:
+                yield f"{where} has log-probs, and {_short(thread.slot)} gives none"
+        elif isinstance(turn, Action):
             if not turn.ids or len(turn.ids) != len(turn.logprobs):
                 yield f"{where} has {len(turn.ids)} tokens and {len(turn.logprobs)} log-probs"
             if wrong := [p for p in turn.logprobs if not (isfinite(p) and p <= HIGHEST_LOGPROB)]:

@@ -60,7 +60,7 @@ def render_report(
         "curves": [{"stage": stage, "charts": drawn} for stage in reversed(_ordered(curves)) if (drawn := charts(curves[stage], roles))],
         "traces": {stage: [_shown_trace(item) for item in traces[stage]] for stage in _ordered(traces)},
     }
-    script = "".join(map(_asset, ("dom.js", "charts.js", "browser.js")))
+    script = "".join(map(asset, ("dom.js", "charts.js", "browser.js")))
     environment = Environment(
         loader=PackageLoader("rolecast.evaluation", "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=StrictUndefined,
@@ -81,7 +81,7 @@ def render_report(
         has_curves=bool(payload["curves"]),
         has_traces=any(payload["traces"].values()),
         data=Markup(_script_json(payload)),
-        style=Markup(_asset("report.css")),
+        style=Markup(asset("report.css")),
         script=Markup(script),
         # The page's policy lets this one script run, so that even a hole in our escaping could not run model output.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -250,6 +250,17 @@ def _controls(summary: Mapping[str, Any]) -> list[Json]:
         pairs = value.items() if isinstance(value, Mapping) else [("", value)]
         items = [(str(key).replace("_", " "), _shown(item)) for key, item in pairs]
         rows.append({"label": str(name).replace("_", " "), "score": score(value), "values": items})
+    return rows + _costs(summary)
+
+
+def _costs(summary: Mapping[str, Any]) -> list[Json]:
+    """What each RL and rollout stage cost, and the longest context of each role in it."""
+    rows: list[Json] = []
+    for stage, cost in _mapping(_mapping(summary.get("budget")).get("stages")).items():
+        told = {key: value for key, value in _mapping(cost).items() if key != "context"}
+        contexts = {f"context of {role}": tokens for role, tokens in _mapping(_mapping(cost).get("context")).items()}
+        items = [(str(key).replace("_", " "), _shown(value)) for key, value in {**told, **contexts}.items()]
+        rows.append({"label": f"{_label(stage)}, cost", "score": None, "values": items})
     return rows
 
 
@@ -290,7 +301,7 @@ def _script_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
     return (files("rolecast.evaluation") / "templates" / name).read_text(encoding="utf-8")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,11 @@ def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
         ]
         further = [cell for other in others for cell in (_percent(result.get(other)), _interval(result.get("others", {}).get(other, {})))]
         rows.append([stage, _percent(result[name]), _interval(result), *further, _percent(result.get("f1")), *by_hops, *cost])
+    return aligned(head, rows)
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first column to the left, the others to the right."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [
         "  ".join(cell.rjust(width) if i else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))

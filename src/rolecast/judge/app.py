@@ -52,6 +52,6 @@ def make_judge(settings: JudgeSettings, judge: Judge | None = None) -> tuple[Fas
         verdict = await behind.judge(request.kind, request.read())
         # Kinds come from clients: only known ones are series of their own.
         verdicts.labels(request.kind if judge_kind(request.kind) else "other", str(verdict.score is not None).lower()).inc()
-        return JudgeReply(score=verdict.score, reason=verdict.reason)
+        return JudgeReply(score=verdict.score, reason=verdict.reason, tokens=verdict.tokens)
 
     return app, service

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -58,7 +59,7 @@ class OpenAIJudge:
             return Verdict(None, f"the judge model gave no verdict within {self._limit:g} s, waiting for its turn included")
         except RolecastError as error:
             return Verdict(None, self._without_key(str(error)))
-        return self._read(asked, reply)
+        return replace(self._read(asked, reply), tokens=_tokens(reply))
 
     def _read(self, kind: JudgeKind, reply: Any) -> Verdict:
         try:
@@ -78,6 +79,13 @@ class OpenAIJudge:
 
     async def close(self) -> None:
         await self._client.close()
+
+
+def _tokens(reply: Any) -> int:
+    """What the endpoint says that the reply cost; 0 where it does not."""
+    usage = reply.get("usage") if isinstance(reply, Mapping) else None
+    total = usage.get("total_tokens") if isinstance(usage, Mapping) else None
+    return total if isinstance(total, int) and total > 0 else 0
 
 
 @cache

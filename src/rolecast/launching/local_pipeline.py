@@ -9,7 +9,7 @@ import warnings
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from rolecast.errors import InputError, RolecastError
@@ -60,8 +60,13 @@ def run_local(path: Path, config: RunConfig, procs: int | None = None) -> None:
 
 def compile_pipeline(out: Path, schedule: Schedule) -> None:
     """Writes the YAML of the schedule's pipeline, byte for byte the same for the same code."""
-    from kfp import compiler
     from rolecast_pipelines.schedule import make_pipeline
+
+    write_pipeline(out, make_pipeline(schedule))
+
+
+def write_pipeline(out: Path, pipeline: Any) -> None:
+    from kfp import compiler
 
     try:
         if out.is_dir():
@@ -70,6 +75,6 @@ def compile_pipeline(out: Path, schedule: Schedule) -> None:
             raise InputError(f"{out}: name a file that ends in .yaml")
         if not out.parent.is_dir():
             raise InputError(f"{out.parent} is no directory; create it or choose another --out")
-        compiler.Compiler().compile(make_pipeline(schedule), str(out))
+        compiler.Compiler().compile(pipeline, str(out))
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror}); choose another place or make room") from None

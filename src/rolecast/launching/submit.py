@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rolecast.errors import InputError, RolecastError
-from rolecast.launching.local_pipeline import compile_pipeline
-from rolecast.schedule import Schedule
+from rolecast.launching.local_pipeline import write_pipeline
 
 TOKEN = "ROLECAST_KFP_TOKEN"
 HOST = "ROLECAST_KFP_HOST"
@@ -34,14 +33,14 @@ class Submission:
 def submit(
     host: str | None,
     arguments: Mapping[str, Any],
-    schedule: Schedule,
+    pipeline: Any,
     *,
     name: str,
     experiment: str = "rolecast",
     namespace: str | None = None,
     service_account: str | None = None,
 ) -> Submission:
-    """Starts one run and returns at once. The token comes from the environment only, so that no process list shows it."""
+    """Starts one run of a pipeline (of `rolecast_pipelines`) and returns at once. The token comes from the environment only, so that no process list shows it."""
     import kfp
     from kfp_server_api.exceptions import ApiException
     from urllib3.exceptions import HTTPError
@@ -57,7 +56,7 @@ def submit(
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), redirect_stdout(io.StringIO()):  # kfp prints links
         warnings.simplefilter("ignore")
         package = Path(folder) / "pipeline.yaml"
-        compile_pipeline(package, schedule)
+        write_pipeline(package, pipeline)
         try:
             client = kfp.Client(host=host, existing_token=token, **({"namespace": namespace} if namespace else {}))
             run = client.create_run_from_pipeline_package(

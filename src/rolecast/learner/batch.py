@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from rolecast.credit import Floats
-from rolecast.types import Action, Example, Slot, Thread, Unit
+from rolecast.types import Action, Example, Slot, Thread, Unit, endpoint_of
 
 Ints = npt.NDArray[np.int64]
 
@@ -118,6 +118,8 @@ def make_batch(slot: Slot, threads: Sequence[Thread], units: Sequence[Unit], exa
     for thread in threads:
         if not any(action.id in unit_of for action in thread.actions):
             continue
+        if endpoint_of(thread.slot) is not None:
+            raise ValueError(f"thread {thread.id} was spoken by {thread.slot}: its tokens cannot be trained on")
         parts = []
         for turn in thread.turns:
             columns = _blank(turn.ids)

@@ -17,7 +17,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, StrictUndefined, Template, TemplateError
+from jinja2.meta import find_undeclared_variables
 from pydantic import BaseModel, ConfigDict
 
 from rolecast.errors import InputError
@@ -25,12 +26,28 @@ from rolecast.judge.kinds import ANSWER, JudgeKind, Rule
 from rolecast.ports import Embed, Judge
 from rolecast.rollout.env import Env, Phase
 from rolecast.teachers.base import Teacher, TeacherErrors
-from rolecast.types import Action, Example, ImitationTerm, Message, Objective, Question, Reward, Role, Slot, Stage, Thread, Trajectory, Unit
+from rolecast.types import (
+    Action,
+    Example,
+    ImitationTerm,
+    Message,
+    Objective,
+    Question,
+    Reward,
+    Role,
+    Slot,
+    Stage,
+    Thread,
+    Trajectory,
+    Unit,
+    endpoint_of,
+)
 
 T = TypeVar("T")
 PromptStyle = Literal["instruct", "compact"]
 DynamicSampling = Literal["group", "trajectory", "off"]
 DOCUMENTS = "documents"  # of `Question.given`: ids of passages that an episode answers from instead of searching
+_JINJA = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
 
 
 class MethodConfig(BaseModel):
@@ -121,29 +138,38 @@ class Method(ABC):
 
     @property
     def spoken(self) -> frozenset[Slot]:
-        """The slots that its roles speak with."""
-        return frozenset(role.slot for role in self.roles.values())
+        """The slots of the team that its roles speak with."""
+        return frozenset(role.slot for role in self.roles.values() if endpoint_of(role.slot) is None)
 
-    def in_stage(self, stage: Stage, lengths: Mapping[str, int] | None = None) -> Self:
-        """The method as this stage's episodes play it: the slots that its roles speak with, the roles that are silent, and `lengths`,
-        other limits of tokens for some roles."""
-        limits = lengths or {}
-        cast = copy.copy(self)
-        cast.roles = {
-            name: replace(role, slot=stage.slots.get(name, role.slot), max_tokens=limits.get(name, role.max_tokens))
+    @property
+    def endpoints(self) -> frozenset[str]:
+        """The names of the endpoints that its other roles speak through."""
+        return frozenset(name for role in self.roles.values() if (name := endpoint_of(role.slot)) is not None)
+
+    def in_stage(self, stage: Stage, lengths: Mapping[str, int] | None = None, cast: Mapping[str, Slot] | None = None) -> Self:
+        """The method as this stage's episodes play it: the slots that its roles speak with, the roles that are silent, `lengths`, other
+        limits of tokens for some roles, and `cast`, others who speak for some."""
+        limits, slots = lengths or {}, {**stage.slots, **(cast or {})}
+        staged = copy.copy(self)
+        staged.roles = {
+            name: replace(role, slot=slots.get(name, role.slot), max_tokens=limits.get(name, role.max_tokens))
             for name, role in self.roles.items()
         }
-        cast.silent = frozenset(stage.silent)
-        return cast
+        staged.silent = frozenset(stage.silent)
+        return staged
 
     def whole(self) -> Self:
         """The method with no role silent, as it is evaluated and served."""
-        cast = copy.copy(self)
-        cast.silent = frozenset()
-        return cast
+        whole = copy.copy(self)
+        whole.silent = frozenset()
+        return whole
 
     def messages(self, role: Role, state: Any) -> list[Message]:
         """The prompt of `role` in `state`, from the fields that the role sees."""
+        if missing := sorted(name for name in role.sees if not hasattr(state, name)):
+            raise InputError(
+                f"method {self.name}: role {role.name} sees {missing[0]!r}, which its state, {type(state).__name__}, does not have"
+            )
         fields = {name: getattr(state, name) for name in role.sees}
         sections = _sections(type(self), role.name, self.config.prompts)
         # The newline that ends the last line is the template's; whatever else there is may be a text's own.
@@ -157,9 +183,19 @@ class Method(ABC):
 
     @property
     def tags(self) -> frozenset[str]:
-        """The tags that the roles' instructions and stop strings name: `<search>`, `</search>`, …"""
+        """The tags that the roles' instructions and stop strings name: `<search>`, `</search>`, `<|end_search_query|>`, …"""
         texts = [text for role in self.roles.values() for text in (_source(type(self), role.name, "instruct"), *role.stop)]
-        return frozenset(f"<{slash}{tag}>" for text in texts for tag in re.findall(r"</?(\w+)>", text) for slash in ("", "/"))
+        pairs = {f"<{slash}{tag}>" for text in texts for tag in re.findall(r"</?(\w+)>", text) for slash in ("", "/")}
+        return frozenset(pairs.union(*(re.findall(r"<\|\w+\|>", text) for text in texts)))
+
+    def check_prompts(self) -> None:
+        """Raises InputError for a role without a prompt, or with one that cannot be read or names what the role does not see."""
+        for role in self.roles.values():
+            if unseen := sorted(_named(type(self), role.name, self.config.prompts) - role.sees):
+                raise InputError(
+                    f"method {self.name}: the prompt of {role.name} names {unseen[0]!r}, which the role does not see; it sees "
+                    f"{', '.join(sorted(role.sees)) or 'nothing'}"
+                )
 
     def prompts_fingerprint(self) -> str:
         """Hash of every role's template: two sides with one fingerprint ask alike."""
@@ -228,14 +264,28 @@ def _sections(method: type[Method], role: str, style: PromptStyle) -> tuple[tupl
     before, *parts = re.split(r"^\[(system|user)\]\n", source, flags=re.MULTILINE)
     if before or not parts:
         raise ValueError(f"method {method.name}, prompts/{style}/{role}.jinja: begin it with a line [system] or [user]")
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    contents = [environment.from_string(part.strip("\n") + "\n") for part in parts[1::2]]
+    contents = [_JINJA.from_string(part.strip("\n") + "\n") for part in parts[1::2]]
     return tuple(zip(parts[::2], contents, strict=True))
 
 
-def _source(method: type[Method], role: str, style: PromptStyle) -> str:
-    file = f"prompts/{style}/{role}.jinja"
+@cache
+def _named(method: type[Method], role: str, style: PromptStyle) -> frozenset[str]:
+    """What a role's prompt names."""
     try:
-        return files(method.package).joinpath(file).read_text()
-    except (FileNotFoundError, TypeError):  # TypeError: the package is a lone module, which has no folder
-        raise InputError(f"method {method.name} has no {file} in the folder of {method.package}; write it") from None
+        _sections(method, role, style)
+        return frozenset(find_undeclared_variables(_JINJA.parse(_source(method, role, style))))
+    except (ValueError, TemplateError) as error:
+        raise InputError(f"method {method.name}: the prompt of {role} cannot be read: {error}") from None
+
+
+def _source(method: type[Method], role: str, style: PromptStyle) -> str:
+    """A template of the style's own, or the one that serves both."""
+    for place in (f"prompts/{style}/{role}.jinja", f"prompts/{role}.jinja"):
+        try:
+            return files(method.package).joinpath(place).read_text()
+        except (FileNotFoundError, NotADirectoryError, TypeError):  # TypeError: the package is a lone module, which has no folder
+            continue
+    raise InputError(
+        f"method {method.name} has no prompts/{role}.jinja in the folder of {method.package}, which tells the role what to do; write it, or one "
+        f"for each style (prompts/{style}/{role}.jinja)"
+    )

@@ -66,8 +66,9 @@ def known() -> list[str]:
 
 
 def make_method(config: MethodConfig) -> Method:
-    """`InputError` for a method whose schedule no run could go through."""
+    """`InputError` for a method whose schedule no run could go through, or whose prompts no role could be given."""
     method = find(config.name)(config)
+    method.check_prompts()
     schedule = method.schedule()
     try:
         check(schedule, method.roles)
@@ -158,6 +159,10 @@ def _built_in() -> tuple[str, ...]:
     names = [module.name for module in iter_modules(package.__path__) if module.ispkg]
     for name in names:
         import_module(f"{package.__name__}.{name}")
+        if name not in _classes:
+            raise InputError(
+                f"the folder methods/{name} brings no method {name!r}: import the class in its __init__.py, and give it @register and name = {name!r}"
+            )
     return tuple(sorted(names, key=lambda name: (not _classes[name].trained, name)))
 
 

@@ -67,8 +67,10 @@ class BM25:
         words = [tokenize(text) for text in texts]
         if not any(words):
             raise InputError("no passage has a word to search for, only stop words or none; check the corpus, or build with --kind dense")
+        # Numbered as they first come: of a set, as bm25s would have it, every process makes another index of the same corpus.
+        numbers = {word: number for number, word in enumerate(dict.fromkeys(word for text in words for word in text))}
         index = bm25s.BM25(k1=1.5, b=0.75)
-        index.index(words, show_progress=False)
+        index.index(([[numbers[word] for word in text] for text in words], numbers), show_progress=False)
         return cls(index)
 
     @classmethod

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 ABSTENTION = "unknown"
 SPECIAL = frozenset({"yes", "no", "noanswer"})
-_WHOLE = SPECIAL | {ABSTENTION}  # right or wrong, never in part
 
 
 def normalize(text: str) -> str:
@@ -42,11 +41,12 @@ def cover_exact_match(prediction: str | None, golds: Sequence[str]) -> float:
     return float(any(f" {normalize(gold)} " in padded for gold in golds))
 
 
-def token_f1(prediction: str | None, golds: Sequence[str]) -> float:
-    """The best token F1 over the golds. A yes/no/noanswer that differs scores 0 (HotpotQA's rule), and so does an abstention."""
+def token_f1(prediction: str | None, golds: Sequence[str], special: bool = True) -> float:
+    """The best token F1 over the golds. A yes/no/noanswer that differs scores 0 (HotpotQA's rule), unless these are not `special`
+    (SQuAD's): then they are words like others. An abstention that differs scores 0 always."""
     if prediction is None:
         return 0.0
-    return max((_f1(normalize(prediction), normalize(gold)) for gold in golds), default=0.0)
+    return max((_f1(normalize(prediction), normalize(gold), special) for gold in golds), default=0.0)
 
 
 def yes_or_no(golds: Sequence[str]) -> bool:
@@ -54,8 +54,9 @@ def yes_or_no(golds: Sequence[str]) -> bool:
     return any(normalize(gold) in ("yes", "no") for gold in golds)
 
 
-def _f1(prediction: str, gold: str) -> float:
-    if prediction != gold and (prediction in _WHOLE or gold in _WHOLE):
+def _f1(prediction: str, gold: str, special: bool) -> float:
+    whole = {ABSTENTION, *SPECIAL} if special else {ABSTENTION}  # right or wrong, never in part
+    if prediction != gold and (prediction in whole or gold in whole):
         return 0.0
     predicted, expected = prediction.split(), gold.split()
     if not predicted or not expected:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rolecast.errors import EngineError, InputError, RolecastError
 from rolecast.leasing import Group
 from rolecast.methods.base import Method
-from rolecast.ports import Engine, Judge, Retriever, Sampling
+from rolecast.ports import Engine, Judge, JudgeInfo, Retriever, Sampling, Verdict
 from rolecast.rollout.env import PREPARE, Env, EpisodeEnd, Phase
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.scheduler import Lanes
@@ -48,6 +48,7 @@ class Collector:
     seed: int
     max_context: int
     in_flight: int
+    forgets: bool = False  # as `Env` has it
     # One loop for all calls: clients of remote services keep their connections in it.
     _loop: asyncio.Runner = field(default_factory=asyncio.Runner)
     _lanes: Lanes | None = None
@@ -88,7 +89,7 @@ class Collector:
             trajectory = Trajectory(
                 f"{episode.group}.{episode.member}", episode.question, episode.group, episode.member, self.method.name, self.seed
             )
-            env = Env(self.engine, self.retriever, self.renderer, trajectory, self.max_context, sampling, phase)
+            env = Env(self.engine, self.retriever, self.renderer, trajectory, self.max_context, sampling, phase, forgets=self.forgets)
             try:
                 await play_episode(self.method, env, self.judge)
             except EngineError:
@@ -101,6 +102,23 @@ class Collector:
         return run
 
 
+@dataclass(frozen=True, slots=True)
+class CountedJudge:
+    """A judge whose calls are noted on the episode that it is asked about."""
+
+    asked: Judge
+    trajectory: Trajectory
+
+    async def info(self) -> JudgeInfo:
+        return await self.asked.info()
+
+    async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
+        verdict = await self.asked.judge(kind, inputs)
+        self.trajectory.judge_calls += 1
+        self.trajectory.judge_tokens += verdict.tokens
+        return verdict
+
+
 async def play_episode(method: Method, env: Env, judge: Judge | None) -> Trajectory:
     """One episode from question to rewards. Without a judge (serving) nothing is scored. What fails in it is raised."""
     trajectory = env.trajectory
@@ -111,7 +129,7 @@ async def play_episode(method: Method, env: Env, judge: Judge | None) -> Traject
     if env.phase in method.probed:
         await method.probe(trajectory, env.probe())
     if judge is not None:
-        trajectory.rewards = await method.score(trajectory, judge, env.retriever.embed)
+        trajectory.rewards = await method.score(trajectory, CountedJudge(judge, trajectory), env.retriever.embed)
     if env.phase == PREPARE:
         trajectory.prepared = _prepared(method, trajectory)
     return trajectory

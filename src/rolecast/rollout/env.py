@@ -15,13 +15,13 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from rolecast.errors import EngineError
+from rolecast.errors import EngineError, ExternalError
 from rolecast.ports import Completion, Engine, GenerateRequest, Retriever, Sampling
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.scheduler import together
 from rolecast.seeding import seed_of
 from rolecast.tags import trim
-from rolecast.types import Action, Message, Observation, Passage, Role, Status, Thread, Trajectory
+from rolecast.types import Action, Message, Observation, Passage, Role, Status, Thread, Trajectory, endpoint_of
 
 T = TypeVar("T")
 Phase = str  # "train", "eval", "serve" or "prepare": only what METHODS names may depend on it
@@ -80,6 +80,7 @@ class Env:
     path: tuple[str, ...] = ()
     probing: bool = False
     watcher: Watcher | None = None
+    forgets: bool = False  # a context that is too long loses its beginning, where the episode would end
     _threads: list[Thread] | None = None  # where this env records; the episode's own in the trajectory
     _retrieved: list[str] | None = None
     _names: _Names = field(default_factory=_Names)
@@ -101,12 +102,12 @@ class Env:
         if id in self._names.taken:
             raise ValueError(f"there is a thread {id} already; give each thread of role {role.name} a key of its own")
         self._names.taken.add(id)
-        ids, text = self.renderer.prompt(messages)
+        ids, text = self.renderer.prompt(messages, opened=endpoint_of(role.slot) is None)
         thread = Thread(id, role.name, role.slot, parent.id if parent else None, self.probing, key)
         thread.turns.append(Observation(ids, text, tuple(sorted(role.sees))))
         (self.trajectory.threads if self._threads is None else self._threads).append(thread)
         self.note(thread)
-        return LiveThread(self, role, thread, state, sampling or self.sampling)
+        return LiveThread(self, role, thread, state, sampling or self.sampling, list(messages))
 
     async def gather(self, branches: Mapping[str, Branch[T]]) -> list[T]:
         """Plays several branches of the episode at once; results in their order.
@@ -172,17 +173,20 @@ class Env:
         return len(self.renderer.encode(self.renderer.plain(text)))
 
     async def complete(self, live: LiveThread) -> Completion:
-        """The next turn of a thread. `Overflow` if there is no room for one, `EngineError` if the engine fails."""
+        """The next turn of a thread. `Overflow` if there is no room for one, `EngineError` if the engine fails, `ExternalError` if an
+        endpoint does."""
         t, turn, role = self.trajectory, live.turn, live.role
         if live.room < 1:
             raise Overflow(live.thread, live.room, self.max_context)
+        ids = live.thread.ids[-max(1, self.max_context - role.max_tokens) :] if self.forgets else live.thread.ids
         request = GenerateRequest(
-            live.thread.ids, role.slot, min(role.max_tokens, live.room), role.stop, live.sampling,
+            ids, role.slot, min(role.max_tokens, live.room), role.stop, live.sampling,
             seed_of(t.seed, t.group, t.member, live.thread.id, turn), f"{live.thread.id}#{turn}",
+            () if endpoint_of(role.slot) is None else tuple(live.said),
         )  # fmt: skip
         try:
             return await self.engine.generate(request)
-        except EngineError:
+        except (EngineError, ExternalError):
             raise
         except Exception as error:
             raise EngineError(f"the engine did not answer {request.key}: {type(error).__name__}: {error}") from error
@@ -211,13 +215,21 @@ class Env:
 
 @dataclass(slots=True)
 class LiveThread:
-    """A thread that can still grow. `state` may be changed or replaced between turns: each action keeps a copy."""
+    """A thread that can still grow. `state` may be changed or replaced between turns: each action keeps a copy. `said`: all of it as
+    messages, in which what is observed after the prompt is the user's.
+    """
 
     env: Env
     role: Role
     thread: Thread
     state: Any
     sampling: Sampling
+    said: list[Message]
+
+    @property
+    def opening(self) -> str:
+        """The tag that the prompt left open, as the beginning of the coming turn. An endpoint's prompt has its own template."""
+        return self.env.renderer.opening if self.turn == 0 and endpoint_of(self.role.slot) is None else ""
 
     @property
     def turn(self) -> int:
@@ -227,7 +239,7 @@ class LiveThread:
     @property
     def room(self) -> int:
         """How many tokens more the context takes."""
-        return self.env.max_context - len(self.thread.ids)
+        return self.role.max_tokens if self.env.forgets else self.env.max_context - len(self.thread.ids)
 
     async def act(self, parse: Callable[[str], T | None]) -> tuple[Action, T | None]:
         """Samples one turn. The second value is what `parse` made of its text: None marks the action invalid.
@@ -237,8 +249,7 @@ class LiveThread:
         """
         room, state = self.room, copy.deepcopy(self.state)
         completion = await self.env.complete(self)
-        opening = self.env.renderer.opening if self.turn == 0 else ""
-        parsed = parse(opening + trim(completion.text, self.role.stop))
+        parsed = parse(self.opening + trim(completion.text, self.role.stop))
         action = self._record(completion, parsed is not None, state)
         if completion.finish == "length" and room < self.role.max_tokens and len(completion.ids) >= room:
             raise Overflow(self.thread, room, self.env.max_context)
@@ -247,6 +258,7 @@ class LiveThread:
     def observe(self, text: str, sources: Sequence[str] = ()) -> None:
         plain = self.env.renderer.plain(text)
         self.thread.turns.append(Observation(self.env.renderer.encode(plain), plain, tuple(sources)))
+        self._say("user", text)
         self.env.note(self.thread)
 
     def _record(self, completion: Completion, valid: bool, state: Any) -> Action:
@@ -255,9 +267,16 @@ class LiveThread:
             completion.finish, valid,
         )  # fmt: skip
         self.thread.turns.append(action)
+        self._say("assistant", completion.text)
         self.env.trajectory.states[action.id] = state
         self.env.note(self.thread)
         return action
+
+    def _say(self, speaker: str, text: str) -> None:
+        """Speakers take turns: many chat templates insist."""
+        if self.said and self.said[-1]["role"] == speaker:
+            text = self.said.pop()["content"] + text
+        self.said.append({"role": speaker, "content": text})
 
 
 def _result(end: T | BaseException) -> T:

@@ -101,7 +101,9 @@ class RemoteTeam:
         if self._collector is None:
             c = self.config
             speakers = {slot: self._team.speaker(slot) for slot in self.method.spoken}
-            engine = make_engine(c.engine, speakers, self._renderer, c.model.max_context, version.name, c.lockstep)
+            engine = make_engine(
+                c.engine, speakers, self._renderer, c.model.max_context, version.name, c.lockstep, c.externals_of(self.method)
+            )
             self._collector = Collector(
                 self.method, engine, self.retriever, self.judge, self._renderer, c.seed, c.model.max_context, c.engine.in_flight
             )

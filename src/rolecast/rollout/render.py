@@ -52,13 +52,15 @@ class Renderer:
         assert isinstance(text, str)
         return text
 
-    def prompt(self, messages: Sequence[Message]) -> tuple[tuple[int, ...], str]:
+    def prompt(self, messages: Sequence[Message], opened: bool = True) -> tuple[tuple[int, ...], str]:
         """The messages and the opening of the assistant's turn: (ids, their text). Only the template writes control tokens.
 
-        A system message goes before the first user message where the template has no place for it.
+        A system message goes before the first user message where the template has no place for it. `opened`: with the tag that the
+        template leaves open.
         """
         plain = [{**message, "content": self.plain(message["content"])} for message in messages]
         text = self._template(_folded(plain) if self._folds else plain)
+        text = text if opened else text.removesuffix(self.opening)
         return self.encode(text), text
 
     def plain(self, text: str) -> str:

@@ -71,7 +71,9 @@ class JsonClient:
                 return self._read(method, path, reply)
             if self._down is None:  # once per outage, not once per request
                 self._down = begun
-                log.warning("%s at %s: %s; trying for %g s", self.name, self.url, fault, self._patience)
+                # What an outside part says of a fault may quote what it was asked; the error has it, if there is one.
+                told = f"status {reply.status_code}" if self._outside and reply is not None else fault
+                log.warning("%s at %s: %s; trying for %g s", self.name, self.url, told, self._patience)
             tries = tries or Tries(self._patience, self._clock, self._down)
             pause = tries.pause(_asked_to_wait(reply))
             if pause is None:
@@ -135,8 +137,11 @@ def _asked_to_wait(reply: httpx.Response | None) -> float:
 
 
 def _detail(reply: httpx.Response) -> str:
+    """What the part says of a fault. Some quote the credential that they were shown."""
     try:
         detail = said(reply.json())
     except ValueError:
         detail = None
-    return " ".join((reply.text if detail is None else detail).split())[:500]
+    text = " ".join((reply.text if detail is None else detail).split())
+    credential = reply.request.headers.get("authorization", "").removeprefix("Bearer ")
+    return (text.replace(credential, "[credential]") if credential else text)[:500]

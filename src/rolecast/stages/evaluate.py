@@ -1,19 +1,26 @@
-"""Evaluation of one stage's model on the held-out test questions: greedy, every row, once."""
+"""Evaluation of one stage's model on the held-out test questions: greedy, every row, once, unless a profile says otherwise."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+from rolecast.config import RunConfig
 from rolecast.evaluation import tasks
+from rolecast.evaluation.cost import cost_of
 from rolecast.evaluation.metrics import shortfall, summarize
+from rolecast.evaluation.profiles import OURS, Profile
+from rolecast.evaluation.tasks import QA, Task
 from rolecast.evaluation.trace import trace
-from rolecast.ports import Sampling
+from rolecast.ports import Retriever
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find_trained
+from rolecast.stages.budget import ever_trained
 from rolecast.stages.environment import environment_of
 from rolecast.stages.fixed import Found
 from rolecast.stages.progress import Progress
@@ -21,60 +28,83 @@ from rolecast.stages.run import Run, working
 from rolecast.stages.services import open_judge, open_retriever
 from rolecast.stages.team import finished_team, load_questions, prepare_torch, require_model
 from rolecast.store.artifact import verify, writing
-from rolecast.types import Version
+from rolecast.types import Trajectory, Version
+
+Around = Callable[[Retriever, Renderer], Retriever]  # what a study puts around a run's retriever
 
 
-def evaluate(run: Run, stage: str, found: Found | None = None) -> Path:
-    """Writes `run.evaluation(stage)`: result.json, predictions.jsonl and some traces. Does nothing if it is there.
+def evaluate(run: Run, stage: str, profile: Profile = OURS, found: Found | None = None) -> Path:
+    """Writes `run.evaluation(stage, profile.name)`: result.json, predictions.jsonl and some traces. Does nothing if it is there.
 
     The team plays the whole method from a question's text, as it is served, also where its stage had prepared questions. With `found`
     it answers from those documents instead of searching; that evaluation stands beside the other.
     """
-    find_trained(run.config.schedule, stage)
-    folder = run.evaluation(stage)
+    about = {"profile": profile.name, "switches": profile.switches} if profile.name else {}
+    folder = run.evaluation(stage, profile.name)
     if found is not None:
         found.check(run)
-        folder = folder.with_name(f"{stage}-on-{found.digest}")
+        folder = folder.with_name(f"{folder.name}-on-{found.digest}")
+    return _committed(run, run, stage, profile, folder, about, lambda retriever, renderer: retriever, found)
+
+
+def evaluate_as(run: Run, stage: str, name: str, config: RunConfig, switches: Mapping[str, Any], around: Around) -> Path:
+    """As `evaluate`, with another config of the same method and what is put `around` the retriever: kept under `name`, which says so with
+    its `switches`, beside the plain evaluation."""
+    about = {"profile": name, "switches": dict(switches)}
+    return _committed(run, replace(run, config=config), stage, OURS, run.evaluation(stage, name), about, around)
+
+
+def _committed(
+    run: Run, as_run: Run, stage: str, profile: Profile, folder: Path, about: Mapping[str, Any], around: Around, found: Found | None = None
+) -> Path:
+    find_trained(run.config.schedule, stage)
     if not run.has(folder):
         require_model(run, stage)
         with working(run, f"eval_{folder.name}"):
-            _evaluate(run, stage, folder, found)
+            _evaluate(as_run, stage, profile, folder, about, around, found)
             run.publish(folder)
     verify(folder, "evaluation")
     return folder
 
 
-def _evaluate(run: Run, stage: str, folder: Path, found: Found | None) -> None:
+def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mapping[str, Any], around: Around, found: Found | None) -> None:
     c, about = run.config, environment_of(run)
     prepare_torch(c)
     of = find_trained(c.schedule, stage)
     method = c.method_in(of).whole()
     team, speakers = finished_team(run, method, of)
     renderer = Renderer(team.tokenizer, method.tags)
-    engine = make_engine(c.engine, speakers, renderer, c.model.max_context, str(Version(c.name, 0, 0, stage)), c.lockstep)
-    collector = Collector(method, engine, open_retriever(run), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight)
-    questions = load_questions(run, "test")[: c.eval.n]
+    version = str(Version(c.name, 0, 0, stage))
+    engine = make_engine(c.engine, speakers, renderer, c.model.max_context, version, c.lockstep, c.externals_of(method))
+    collector = Collector(
+        method, engine, around(open_retriever(run), renderer), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight,
+        profile.loses_beginning,
+    )  # fmt: skip
+    questions = profile.asked(load_questions(run, "test")[: c.eval.n])
     if found is not None:
         questions = found.given_to(questions)
     bar = Progress(f"eval {stage}", len(questions))
-    done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], Sampling(0.0), "eval", bar.update)
+    done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], profile.sampling, "eval", bar.update)
     shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
-    task = tasks.together(method.measured or (of.task,))
-    result = {**summarize(done, c.seed, c.eval.bootstrap, task), "method": dict(method.diagnostics(done))}
-    predictions = [
-        {
-            "id": t.question.id,
-            "answer": t.answer,
-            "golds": list(t.question.gold.answers),
-            "status": t.status,
-            "searches": t.searches,
-            "retrieved": list(t.retrieved),
-        }
-        for t in done
-    ]
-    made = {"config": run.fingerprint, "stage": stage, "environment": asdict(about)}
+    cost, task = cost_of(done, ever_trained(c, of)), profile.task(tasks.together(method.measured or (of.task,)))
+    done = profile.counted(done)
+    result = {
+        **said,
+        **summarize(done, c.seed, c.eval.bootstrap, task), "cost": asdict(cost), "method": dict(method.diagnostics(done)),
+    }  # fmt: skip
+    predictions = [_prediction(t, task) for t in done]
+    made = {"config": run.fingerprint, "stage": stage, "profile": said.get("profile", ""), "environment": asdict(about)}
     documents = {"documents": {"run": found.run.place, "stage": found.stage}} if found is not None else {}
     with writing(folder, "evaluation", {**made, **documents}) as partial:
         (partial / "result.json").write_text(json.dumps(result, indent=1))
         (partial / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in predictions))
         (partial / "traces.json").write_text(json.dumps([trace(t, task) for t in done[: c.eval.traces]]))
+
+
+def _prediction(t: Trajectory, task: Task) -> dict[str, Any]:
+    """A row of predictions.jsonl. Its scores are those of answers, where there are gold answers, and the task's own."""
+    answers = QA.scores(t) if t.question.gold.answers and task.name != QA.name else {}
+    return {
+        "id": t.question.id, "question": t.question.text, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status,
+        "searches": t.searches, "retrieved": list(t.retrieved), "scores": {**answers, **task.scores(t)},
+    }  # fmt: skip

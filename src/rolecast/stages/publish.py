@@ -106,7 +106,7 @@ class _Local:
         sampled = team if shared else training_team(run, method, stage, None)
         speakers = {slot: sampled.speaker(slot) for slot in method.spoken}
         renderer = Renderer(team.tokenizer, method.tags)
-        engine = make_engine(c.engine, speakers, renderer, c.model.max_context, lockstep=c.lockstep)
+        engine = make_engine(c.engine, speakers, renderer, c.model.max_context, lockstep=c.lockstep, externals=c.externals_of(method))
         collector = Collector(
             method, engine, open_retriever(run), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight
         )

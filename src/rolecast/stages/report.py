@@ -12,9 +12,10 @@ import numpy as np
 
 from rolecast.evaluation.report import render_report
 from rolecast.schedule import Schedule, keys_of
+from rolecast.stages.budget import accounts
 from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import read_metrics
-from rolecast.stages.run import Run, seconds
+from rolecast.stages.run import Run, origins, seconds
 from rolecast.stages.segments import segments_of
 from rolecast.store.artifact import provenance, verify, write_text
 
@@ -28,11 +29,16 @@ def report(run: Run) -> Path:
         verify(run.evaluation(stage), "evaluation")
     results = {stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in evaluated}
     curves = {stage: read_metrics(run.recall(run.stage(stage) / "metrics.jsonl").parent) for stage in stages}
+    under = {path.name: path for path in run.artifacts(run.path / "eval") if "." in path.name}
+    profiles = {name: json.loads((path / "result.json").read_text()) for name, path in under.items() if run.has(path)}
     summary: dict[str, Any] = {
         "method": run.config.method.name,
         "seed": run.config.seed,
         "stages": results,
+        **({"profiles": profiles} if profiles else {}),
         "controls": {**{f"gold_recall_{stage}": result["gold_recall"] for stage, result in results.items()}, **_controls(schedule, curves)},
+        "budget": _budget(run),
+        "origin": origin_of(run),
         "environment": _environment(run),
         "segments": {stage: found for stage in stages if (found := segments_of(run, stage))},
         "seconds": seconds(run),
@@ -55,6 +61,18 @@ def _environment(run: Run) -> dict[str, Any]:
         "index": about.index, "encoder": run.config.retriever.encoder if run.config.retriever.kind in ("dense", "hybrid") else None,
         "judge": about.judged_by, "shared": dict(run.shared), "fingerprint": run.fingerprint,
     }  # fmt: skip
+
+
+def origin_of(run: Run) -> dict[str, list[str]]:
+    """The commits, commands and machines that made what is reported, each once."""
+    noted = [origin for stage in origins(run).values() for origin in stage]
+    return {f"{part}s": list(dict.fromkeys(origin[part] for origin in noted)) for part in ("commit", "command", "machine")}
+
+
+def _budget(run: Run) -> dict[str, Any]:
+    """What the run might sample in RL, what it did, and what each RL and rollout stage cost, with why RL ended."""
+    spent = accounts(run, run.config.schedule)
+    return {"tokens": run.config.budget, "sampled": sum(account["sampled"] for account in spent.values()), "stages": spent}
 
 
 def _controls(schedule: Schedule, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, float | None]:

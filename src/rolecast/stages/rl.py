@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from rolecast.config import RlConfig
 from rolecast.errors import CollapseError, Interrupted, RolecastError
 from rolecast.evaluation import tasks
+from rolecast.evaluation.cost import Cost, read_cost
 from rolecast.evaluation.metrics import shortfall, valid_share
 from rolecast.evaluation.tasks import Task, means
 from rolecast.evaluation.trace import trace
@@ -32,6 +34,7 @@ from rolecast.rollout.collect import Episode
 from rolecast.schedule import keys_of
 from rolecast.seeding import stream
 from rolecast.stages import checkpoints
+from rolecast.stages.budget import allowance
 from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import MetricsLog, read_metrics
 from rolecast.stages.progress import Progress
@@ -59,7 +62,10 @@ def rl(run: Run, stage: Stage, ranks: Ranks) -> None:
         trainer.train(stop)
         if ranks.first:
             run.has(trainer.best)  # after a resume it may be in the store alone
-            made = {"config": run.fingerprint, "threads": torch.get_num_threads(), **trainer.progress.best}
+            made = {
+                "config": run.fingerprint, "threads": torch.get_num_threads(), "cost": trainer.progress.cost, "ended": trainer.ended,
+                **trainer.progress.best,
+            }  # fmt: skip
             with writing(run.model(stage.name), "model", made) as partial:
                 write_model(run, stage, trainer.best, partial)
             run.publish(run.model(stage.name))
@@ -81,7 +87,7 @@ class TrainerState:
     best: dict[str, float] = field(default_factory=lambda: {"step": -1, "score": -1.0})
     low: int = 0  # evaluations in a row under the guard's threshold
     rollbacks: int = 0
-    sampled: int = 0
+    cost: dict[str, Any] = field(default_factory=lambda: asdict(Cost()))
     dropped: int = 0
     idle: int = 0  # steps in a row that nothing could be learned from
 
@@ -107,6 +113,8 @@ class Trainer:
     dev: list[Question]
     start: int
     progress: TrainerState
+    allowed: int | None = None  # tokens that may be sampled
+    ended: str = ""  # why: "steps", "budget" or "solved"
 
     @property
     def config(self) -> RlConfig:
@@ -145,24 +153,28 @@ class Trainer:
         if ranks.first:
             begin_segment(run, stage.name, resumed.step if resumed else 0, environment_of(run))
             publisher = stack.enter_context(open_publisher(run, method, stage, team))
-            sampler = Sampler(run.config, stage, publisher.rollouts, load_questions(run, "train", stage.data), state.sampled, state.dropped)
+            sampler = Sampler(
+                run.config, stage, publisher.rollouts, load_questions(run, "train", stage.data), read_cost(state.cost), state.dropped
+            )
         dev = load_questions(run, "dev", stage.data)[: c.dev] if ranks.first else []
-        return cls(run, stage, learner, sampler, publisher, dev, resumed.step if resumed else 0, state)
+        allowed = ranks.agree(allowance(run, stage) if ranks.first else None)
+        return cls(run, stage, learner, sampler, publisher, dev, resumed.step if resumed else 0, state, allowed)
 
     def train(self, stop: Stopping) -> None:
         c, name = self.config, self.stage.name
         first = self.learner.ranks.first
         metrics = MetricsLog(self.folder, self.start or -1, first)  # the row of a step has the number of steps done
-        bar = Progress(name, c.steps, self.start, every=5.0, shown=first)
+        bar = Progress(name, self.allowed or c.steps, self._way(self.start), every=5.0, shown=first)
         shown = {f"dev/{self.task.headline}", "reward", *keys_of(self.stage, "clip_fraction").values()}
         weights = self.publish(self.start)
         if self.start == 0:
             metrics.write(0, self.evaluate(0, weights))
         del weights
-        for step in range(self.start, c.steps):
+        self.ended = self._over(self.start)
+        for step in range(self.start, self.start if self.ended else c.steps):
             numbers = self.step(step)
             done = step + 1
-            over = done == c.steps or self.progress.idle >= c.idle_steps
+            over = self.ended = self._over(done)
             weights = self.publish(done)
             if done % c.eval_every == 0 or over:
                 numbers |= self.evaluate(done, weights)
@@ -170,7 +182,7 @@ class Trainer:
                     weights = self.publish(done)
             numbers |= self._alarms(done, numbers)
             metrics.write(done, numbers)
-            bar.update(done, {name: value for name, value in numbers.items() if name in shown})
+            bar.update(self._way(done), {name: value for name, value in numbers.items() if name in shown})
             if over:
                 break
             told = stop.asked()
@@ -184,6 +196,16 @@ class Trainer:
         if first:
             self.run.record(self.folder / "metrics.jsonl")
 
+    def _way(self, done: int) -> int:
+        """How far the stage has come after so many steps: steps, or tokens where they end it."""
+        return min(self.allowed, self.progress.cost["sampled"]) if self.allowed else done
+
+    def _over(self, done: int) -> str:
+        """Why the stage is over after so many steps; "" while it is not."""
+        if self.allowed is not None and self.progress.cost["sampled"] >= self.allowed:
+            return "budget"
+        return "steps" if done == self.config.steps else "solved" if self.progress.idle >= self.config.idle_steps else ""
+
     def publish(self, step: int) -> Weights:
         """The weights as they are answer from now on. They are gathered here, once for all that a step does with them."""
         weights = self.learner.weights()
@@ -194,7 +216,9 @@ class Trainer:
     def step(self, step: int) -> Metrics:
         """One batch of groups, one update. A step that nothing can be learned from is left out; too many in a row end the stage:
         with its best model if the questions are solved, as an error otherwise."""
-        sampled, numbers = self.learner.ranks.agree(self._sampled(step) if self.sampler is not None else None)
+        sampled, numbers, self.progress.cost = self.learner.ranks.agree(
+            (*self._sampled(step), asdict(self.sampler.cost)) if self.sampler is not None else None
+        )
         if sampled is None:
             self.progress.idle += 1
             return numbers
@@ -210,12 +234,12 @@ class Trainer:
             log.warning("%s", nothing)
             if not nothing.solved and self.progress.idle + 1 >= self.config.idle_steps:
                 raise
-            return None, {"idle": 1.0, "tokens/sampled": float(self.sampler.sampled)}
+            return None, {"idle": 1.0, **self.sampler.told()}
         finally:
-            self.progress.sampled, self.progress.dropped = self.sampler.sampled, self.sampler.dropped
+            self.progress.dropped = self.sampler.dropped
         units = batch.units
         if self.config.shuffle_rewards:
-            units = shuffled(units, stream(self.run.config.seed, "shuffle", self.run.config.steps_before(self.stage) + step))
+            units = shuffled(batch.groups, stream(self.run.config.seed, "shuffle", self.run.config.steps_before(self.stage) + step))
         if self.config.record:
             self._record(step, batch.trajectories)
         threads = [thread for t in batch.trajectories for thread in t.threads]

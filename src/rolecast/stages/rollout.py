@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rolecast.config import RolloutConfig
 from rolecast.data.records import read_questions, write_questions
 from rolecast.errors import ArtifactError, Interrupted, RolecastError
 from rolecast.evaluation import tasks
+from rolecast.evaluation.cost import Cost, cost_of, read_cost
 from rolecast.evaluation.metrics import shortfall, valid_share
 from rolecast.evaluation.tasks import means
 from rolecast.learner.ranks import Ranks
@@ -28,6 +29,7 @@ from rolecast.rollout.collect import Episode
 from rolecast.rollout.env import PREPARE
 from rolecast.rollout.rollouts import Rollouts
 from rolecast.seeding import stream
+from rolecast.stages.budget import trained_roles
 from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import MetricsLog
 from rolecast.stages.progress import Progress
@@ -38,14 +40,21 @@ from rolecast.stages.stopping import stopping
 from rolecast.stages.team import QUESTIONS, load_questions, training_team
 from rolecast.store.artifact import verify, writing
 from rolecast.types import Question, Stage, Trajectory
-from rolecast.weights.team import FROZEN
 
 log = logging.getLogger(__name__)
 SHARD = "shard"  # the kind of an artifact
 SHARDS = "shards"  # their folder
 ROWS = "questions.jsonl"
 SPLITS = ("train", "dev")
-Counts = dict[str, int]  # of a shard: episodes asked, prepared, left out by the method, failed, missing; tokens sampled
+Counts = dict[str, int]  # of a shard: episodes asked, prepared, left out by the method, failed, missing
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A shard that is committed. `cost`: nothing for dev, whose greedy replies are no part of a run's budget, as in RL."""
+
+    counts: Counts
+    cost: Cost
 
 
 def rollout(run: Run, stage: Stage, ranks: Ranks) -> None:
@@ -74,13 +83,13 @@ class Shard:
 
 @dataclass(slots=True)
 class Roller:
-    """The first rank's. `done`: counts of the shards that are committed, which are the first ones."""
+    """The first rank's. `done`: the shards that are committed, which are the first ones."""
 
     run: Run
     stage: Stage
     rollouts: Rollouts
     shards: Sequence[Shard]
-    done: list[Counts]
+    done: list[Played]
     metrics: MetricsLog
     bar: Progress = field(init=False)
 
@@ -97,7 +106,7 @@ class Roller:
 
     @property
     def _played(self) -> int:
-        return sum(counts["asked"] for counts in self.done)
+        return sum(played.counts["asked"] for played in self.done)
 
     @classmethod
     def open(cls, run: Run, stage: Stage, stack: ExitStack) -> Roller:
@@ -123,7 +132,8 @@ class Roller:
         done = self.rollouts.collect(episodes, sampling, PREPARE, lambda played: self.bar.update(before + played))
         short = shortfall(len(episodes), done, f"stage {self.stage.name}, {shard.split}")
         questions = [prepared for t in done if (prepared := prepared_question(t)) is not None]
-        self._commit(number, questions, self._count(shard, done, len(questions)))
+        cost = cost_of(done, trained_roles(self.run.config, self.stage)) if shard.split == "train" else Cost()
+        self._commit(number, questions, Played(self._count(shard, done, len(questions)), cost))
         scores = means(tasks.find(self.stage.task), [t for t in done if t.status != "error"])
         self.metrics.write(number + 1, {**short, **self._told(shard, done), **{f"{shard.split}/{name}": s for name, s in scores.items()}})
         self.run.record(self.folder / "metrics.jsonl")
@@ -141,13 +151,13 @@ class Roller:
         self.run.publish(self.run.questions(self.stage.name))
         self.run.discard(self.folder / SHARDS)
 
-    def _commit(self, number: int, questions: Sequence[Question], counts: Counts) -> None:
+    def _commit(self, number: int, questions: Sequence[Question], played: Played) -> None:
         self.run.discard(self._place(number))  # one that was damaged
-        with writing(self._place(number), SHARD, {"config": self.run.fingerprint, "counts": counts}) as partial:
+        with writing(self._place(number), SHARD, {"config": self.run.fingerprint, **asdict(played)}) as partial:
             if questions:
                 write_questions(partial / ROWS, questions)
         self.run.publish(self._place(number))
-        self.done.append(counts)
+        self.done.append(played)
 
     def _place(self, number: int) -> Path:
         return place_of(self.run, self.stage, number)
@@ -161,29 +171,33 @@ class Roller:
     def _count(self, shard: Shard, done: Sequence[Trajectory], prepared: int) -> Counts:
         failed = sum(t.status == "error" for t in done)
         asked = self._asked(shard)
-        # Greedy replies to dev questions are no part of the budget, as in RL.
-        spoken = [thread for t in done for thread in t.threads if shard.split == "train" and thread.slot != FROZEN]
-        tokens = sum(len(action.ids) for thread in spoken for action in thread.actions)
         left_out = len(done) - failed - prepared
-        return {
-            "asked": asked, "prepared": prepared, "left_out": left_out, "failed": failed, "missing": asked - len(done), "tokens": tokens,
-        }  # fmt: skip
+        return {"asked": asked, "prepared": prepared, "left_out": left_out, "failed": failed, "missing": asked - len(done)}
 
     def _told(self, shard: Shard, done: Sequence[Trajectory]) -> Metrics:
-        counts = self.done[-1]
+        counts = self.done[-1].counts
         return {
             f"{shard.split}/prepared": counts["prepared"] / counts["asked"],
             "valid": valid_share(done),
-            "tokens/sampled": float(sum(counts["tokens"] for counts in self.done)),
+            "tokens/sampled": float(self._cost().sampled),
         }
 
     def _totals(self, split: str) -> Counts:
-        own = [counts for shard, counts in zip(self.shards, self.done, strict=True) if shard.split == split]
+        own = [played.counts for shard, played in zip(self.shards, self.done, strict=True) if shard.split == split]
         return {name: sum(counts[name] for counts in own) for name in own[0]}
 
     def _provenance(self) -> dict[str, object]:
         counts = {split: self._totals(split) for split in SPLITS}
-        return {"config": self.run.fingerprint, "stage": self.stage.name, "start": self.stage.start, "counts": counts}
+        return {
+            "config": self.run.fingerprint,
+            "stage": self.stage.name,
+            "start": self.stage.start,
+            "counts": counts,
+            "cost": asdict(self._cost()),
+        }
+
+    def _cost(self) -> Cost:
+        return sum((played.cost for played in self.done), Cost())
 
     def _said(self, split: str) -> str:
         c, method = self._totals(split), self.rollouts.method
@@ -210,12 +224,13 @@ def shards_of(run: Run, stage: Stage) -> list[Shard]:
     return shards
 
 
-def finished(run: Run, stage: Stage) -> list[Counts]:
-    """Counts of the sound shards before the first that is missing or damaged."""
-    done: list[Counts] = []
+def finished(run: Run, stage: Stage) -> list[Played]:
+    """The sound shards before the first that is missing or damaged."""
+    done: list[Played] = []
     try:
         while run.has(place := place_of(run, stage, len(done))):
-            done.append(verify(place, SHARD)["provenance"]["counts"])
+            kept = verify(place, SHARD)["provenance"]
+            done.append(Played(kept["counts"], read_cost(kept["cost"])))
     except ArtifactError as error:
         log.warning("going on after %d shards: %s", len(done), error)
     return done

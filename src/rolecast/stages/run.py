@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import TextIO
 
 from rolecast.config import RunConfig, TrainedConfig, make_config
-from rolecast.errors import ArtifactError, InputError
+from rolecast.errors import ArtifactError, InputError, Interrupted
 from rolecast.identity import Change, changes
+from rolecast.origin import origin
 from rolecast.ports import Store
 from rolecast.processes import die_with_parent
 from rolecast.reading import read_json
@@ -86,8 +87,9 @@ class Run:
         """What a stage ends with."""
         return self.model(stage.name) if stage.trains else self.questions(stage.name)
 
-    def evaluation(self, stage: str) -> Path:
-        return self.path / "eval" / stage
+    def evaluation(self, stage: str, profile: str = "") -> Path:
+        """Of a stage's model, under another evaluation profile than ours beside it."""
+        return self.path / "eval" / (f"{stage}.{profile}" if profile else stage)
 
     @property
     def attempt(self) -> int:
@@ -323,8 +325,13 @@ def working(run: Run, stage: str, first: bool = True, training: bool = False) ->
         recover(run.path)
         if training and isinstance(run.store, FencedStore):
             stack.enter_context(only_learner(run.store, run.location))
+        _note_origin(run, stage)
         start = time.monotonic()
-        yield
+        try:
+            yield
+        except Interrupted:  # what was done until then is saved, and counts
+            _note_seconds(run, stage, time.monotonic() - start)
+            raise
         _note_seconds(run, stage, time.monotonic() - start)
 
 
@@ -336,7 +343,7 @@ def _hold(lock: TextIO, path: Path) -> None:
 
 
 def seconds(run: Run) -> dict[str, float]:
-    """Wall seconds per stage; a stage that was resumed counts all its attempts that ended."""
+    """Wall seconds per stage; a stage that was resumed counts all its attempts that ended or saved what they had when told to end."""
     file = run.recall(run.path / "seconds.json")
     if not file.exists():
         return {}
@@ -344,6 +351,24 @@ def seconds(run: Run) -> dict[str, float]:
         return {str(stage): float(spent) for stage, spent in json.loads(file.read_text()).items()}
     except (ValueError, AttributeError, TypeError):
         raise ArtifactError(f"{file} is damaged: it is no record of seconds; delete it") from None
+
+
+def origins(run: Run) -> dict[str, list[dict[str, str]]]:
+    """What made each stage, one entry for each commit, command and machine that had a part in it."""
+    file = run.recall(run.path / "origins.json")
+    try:
+        found: dict[str, list[dict[str, str]]] = json.loads(file.read_text()) if file.exists() else {}
+        return found
+    except ValueError:
+        raise ArtifactError(f"{file} is damaged: it is no record of what made the run; delete it") from None
+
+
+def _note_origin(run: Run, stage: str) -> None:
+    noted, now = origins(run), origin()
+    if now not in noted.get(stage, []):
+        noted[stage] = [*noted.get(stage, []), now]
+        write_text(run.path / "origins.json", json.dumps(noted, indent=1))
+        run.record(run.path / "origins.json")
 
 
 def _note_seconds(run: Run, stage: str, spent: float) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from rolecast.config import RunConfig
 from rolecast.credit import group_advantages
 from rolecast.errors import EmptyUpdateError
 from rolecast.evaluation import tasks
+from rolecast.evaluation.cost import Cost, cost_of
 from rolecast.evaluation.metrics import valid_share
 from rolecast.evaluation.tasks import QA, Task, means
 from rolecast.learner.tally import Metrics
@@ -20,7 +22,9 @@ from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.rollouts import Rollouts
 from rolecast.seeding import stream
-from rolecast.types import Example, Question, Stage, Status, Trajectory, Unit
+from rolecast.stages.budget import trained_roles
+from rolecast.types import Example, Question, Stage, Status, Trajectory, Unit, endpoint_of
+from rolecast.weights.team import FROZEN
 
 SOLVED = 0.95  # mean score of rollouts whose questions have nothing left to teach
 
@@ -61,13 +65,13 @@ class Batch:
 
 @dataclass(slots=True)
 class Sampler:
-    """Draws questions and has them played. `sampled` and `dropped` count over the whole stage."""
+    """Draws questions and has them played. `cost` and `dropped` count over the whole stage."""
 
     config: RunConfig
     stage: Stage
     rollouts: Rollouts
     questions: Sequence[Question]
-    sampled: int = 0  # tokens of the trained slots, the budget that methods are compared on
+    cost: Cost = field(default_factory=Cost)
     dropped: int = 0  # groups without variance
 
     def sample(self, step: int) -> tuple[Batch, Metrics]:
@@ -95,9 +99,13 @@ class Sampler:
         return Batch(kept), {
             "groups": float(len(kept)),
             "groups/dropped": float(dropped),
-            "tokens/sampled": float(self.sampled),
+            **self.told(),
             **self._mishaps(),
         }
+
+    def told(self) -> Metrics:
+        """What the stage cost so far, but for contexts, which `describe` tells of a step."""
+        return {"tokens/sampled" if name == "sampled" else f"cost/{name}": float(value) for name, value in self.cost.totals().items()}
 
     def _mishaps(self) -> Metrics:
         """What workers lost or gave twice, in this attempt of the run; nothing where nothing went wrong."""
@@ -110,13 +118,12 @@ class Sampler:
         questions = stream(self.config.seed, "questions", step, round_).sample(self.questions, min(count, len(self.questions)))
         episodes = [Episode(q, f"{step}.{round_}:{q.id}", m) for q in questions for m in range(c.group)]
         done = self.rollouts.collect(episodes, Sampling(c.temperature, c.top_p), "train")
-        threads = [thread for t in done for thread in t.threads if thread.slot in self.stage.trained]
-        self.sampled += sum(len(action.ids) for thread in threads for action in thread.actions)
+        self.cost += cost_of(done, trained_roles(self.config, self.stage))
         groups: dict[str, list[Trajectory]] = defaultdict(list)
         for trajectory in done:
             groups[trajectory.group].append(trajectory)
         method = self.rollouts.method
-        return [Credited(group, method.credit(group), method.examples(group)) for group in groups.values()]
+        return [Credited(group, own_credit(method.credit(group), group), method.examples(group)) for group in groups.values()]
 
     def _teaches(self, group: Credited) -> bool:
         """Whether any objective can learn from the group: one that compares within groups needs rewards that differ."""
@@ -139,6 +146,14 @@ class Sampler:
         return Credited(
             [t for t in group.trajectories if t.id in kept], [unit for unit in group.units if unit.rollout in kept], group.examples
         )
+
+
+def own_credit(units: Sequence[Unit], group: Sequence[Trajectory]) -> list[Unit]:
+    """The units without what frozen weights or an endpoint said in the place of a trained role."""
+    others = [thread for t in group for thread in t.threads if thread.slot == FROZEN or endpoint_of(thread.slot) is not None]
+    foreign = {action.id for thread in others for action in thread.actions}
+    own = [replace(unit, actions=tuple(action for action in unit.actions if action not in foreign)) for unit in units]
+    return [unit for unit in own if unit.actions]
 
 
 def solved(groups: Sequence[Credited], task: Task) -> bool:
@@ -181,18 +196,42 @@ def _lost(t: Trajectory, scored: Set[str]) -> str:
     return "earned what the others of their question did" if any(action.id in scored for action in t.actions) else UNSCORED
 
 
-def shuffled(units: Sequence[Unit], rng: random.Random) -> list[Unit]:
-    """Rewards permuted among the units of each baseline: a control that keeps their distribution and loses their meaning."""
-    places: dict[str, list[int]] = defaultdict(list)
-    for index, unit in enumerate(units):
-        places[unit.baseline].append(index)
-    result = list(units)
-    for indices in places.values():
-        rewards = [units[index].reward for index in indices]
-        rng.shuffle(rewards)
-        for index, reward in zip(indices, rewards, strict=True):
-            result[index] = replace(units[index], reward=reward)
-    return result
+def shuffled(groups: Sequence[Credited], rng: random.Random) -> list[Unit]:
+    """All units, each with the reward that another rollout of its question earned in the same place: a control that keeps what is
+    earned and loses who earned it.
+
+    One permutation a question, uniform, so that what a rollout is given tells nothing of what it earned. A place is an objective, a
+    role, a turn and a number among its like. Where the rollout that is next in the permutation has no such place, because it
+    ended earlier, the one after it is asked: every place hands out what was earned there.
+    """
+    return [unit for group in groups for unit in _exchanged(group, rng)]
+
+
+def _exchanged(group: Credited, rng: random.Random) -> list[Unit]:
+    rollout_of = {action.id: t.id for t in group.trajectories for action in t.actions}
+    rollouts = [t.id for t in group.trajectories]
+    following = dict(zip(rollouts, rng.sample(rollouts, len(rollouts)), strict=True))
+    earned: dict[tuple[Any, ...], dict[str, float]] = defaultdict(dict)
+    places: list[tuple[tuple[Any, ...], str]] = []
+    alike: Counter[tuple[Any, ...]] = Counter()
+    for unit in group.units:
+        rollout, kind = rollout_of[unit.actions[0]], (unit.objective, unit.tag, unit.order)
+        place = (*kind, alike[rollout, kind])
+        alike[rollout, kind] += 1
+        earned[place][rollout] = unit.reward
+        places.append((place, rollout))
+    return [
+        replace(unit, reward=earned[place][_next_in(earned[place], rollout, following)])
+        for unit, (place, rollout) in zip(group.units, places, strict=True)
+    ]
+
+
+def _next_in(those: Container[str], rollout: str, following: Mapping[str, str]) -> str:
+    """The first of `those` that the permutation comes to after `rollout`, which is one of them."""
+    rollout = following[rollout]
+    while rollout not in those:
+        rollout = following[rollout]
+    return rollout
 
 
 def describe(trajectories: Sequence[Trajectory], units: Sequence[Unit], task: Task = QA) -> Metrics:
@@ -209,6 +248,7 @@ def describe(trajectories: Sequence[Trajectory], units: Sequence[Unit], task: Ta
     }
     for tag in sorted({unit.tag for unit in units}):
         numbers[f"reward/{tag}"] = float(np.mean([unit.reward for unit in units if unit.tag == tag]))
+    numbers |= {f"context/{role}": float(tokens) for role, tokens in sorted(cost_of(trajectories, ()).context.items())}
     for role in sorted({thread.role for t in trajectories for thread in t.threads}):
         actions = [action for t in trajectories for thread in t.threads if thread.role == role for action in thread.actions]
         if actions:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from rolecast.agent.core import Agent
 from rolecast.agent.rewriter import rewriter as rewriting
 from rolecast.errors import InputError
+from rolecast.externals import ExternalConfig
 from rolecast.ports import Retriever
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
@@ -15,24 +17,29 @@ from rolecast.schedule import Schedule, find, trained
 from rolecast.stages.run import Run, open_run
 from rolecast.stages.services import open_retriever
 from rolecast.stages.team import finished_team, load_questions, prepare_torch
+from rolecast.types import endpoint_of, external
 
 
-def open_agent(location: Path | str, stage: str | None = None, retriever: Retriever | None = None, rewriter: str = "") -> Agent:
+def open_agent(
+    location: Path | str, stage: str | None = None, retriever: Retriever | None = None, rewriter: str = "",
+    externals: Mapping[str, ExternalConfig] | None = None,
+) -> Agent:  # fmt: skip
     """`location`: a run's folder, or s3://bucket/prefix/NAME. `stage`: whose model answers; by default the last one that the run
     has trained. Without a `retriever` the team searches the run's own index. `rewriter`: the slot that makes one question of several
-    turns."""
+    turns. `externals`: endpoints besides those of the run's config; of two with one name it is this one that is asked."""
     run = open_run(location)
     c = run.config
     prepare_torch(c)
     of = find(c.schedule, _trained_stage(run, c.schedule, stage))
     method = c.method_in(of).whole()
     team, speakers = finished_team(run, method, of)
-    if rewriter and rewriter not in speakers:
-        raise InputError(
-            f"{c.name} has no slot {rewriter!r} to rewrite with (--rewriter); its roles speak with {', '.join(sorted(speakers))}"
-        )
+    known = {**c.externals, **(externals or {})}
+    if rewriter and rewriter not in (*speakers, *map(external, known)):
+        there = ", ".join([*sorted(speakers), *map(external, sorted(known))])
+        raise InputError(f"{c.name} has no slot {rewriter!r} to rewrite with (--rewriter); there are {there}, and endpoints of --externals")
     renderer = Renderer(team.tokenizer, method.tags)
-    engine = make_engine(c.engine, speakers, renderer, c.model.max_context)
+    asked = method.endpoints | {name for name in [endpoint_of(rewriter)] if name}
+    engine = make_engine(c.engine, speakers, renderer, c.model.max_context, externals={name: known[name] for name in sorted(asked)})
     role = rewriting(rewriter) if rewriter else None
     return Agent(c.name, method, engine, retriever or open_retriever(run), renderer, c.model.max_context, rewriter=role)
 

@@ -110,5 +110,8 @@ def draw_block(
     elif kept:
         rows = draw_kept(kept, config.seed, stage.name, number, count)
     else:
-        rows = draw_turns(method, method.teacher(c.errors), renderer, config.seed, number, count, c.mix, config.model.max_context, world)
+        teacher = method.teacher(c.errors)
+        rows = draw_turns(
+            method, teacher, renderer, config.seed, number, count, c.mix, config.model.max_context, world, stage.trained
+        )  # fmt: skip
     return deal(rows, c.batch, stream(config.seed, "deal", number))

@@ -165,3 +165,19 @@ def report(run: str, page: str | None = None) -> str:
     if page is not None:
         shutil.copy(summary.with_name("report.html"), page)
     return str(summary)
+
+
+@_step
+def compare(out: str, members: str, page: str | None = None, numbers: str | None = None) -> str:
+    """`members`: a JSON list of [label, seed], whose runs are under `out`. `page`, `numbers`: where to copy what is written."""
+    from rolecast.stages.compared import compare as put_side_by_side
+    from rolecast.stages.compared import members_at
+
+    found = put_side_by_side(out, members_at(out, json.loads(members)))
+    if page is not None:
+        from rolecast.evaluation.comparison_page import render_comparison
+
+        Path(page).write_text(render_comparison(found))
+    if numbers is not None:
+        Path(numbers).write_text(json.dumps(found, indent=1))
+    return out

@@ -19,6 +19,7 @@ from rolecast.rollout.env import Env, LiveThread
 from rolecast.types import Hop, Passage, Question, Trajectory
 from rolecast.world.grammar import (
     DATED,
+    LISTED,
     RELATIONS,
     RELATIONS_OF,
     Fact,
@@ -81,8 +82,7 @@ class TeacherEnv(Env):
 
     async def complete(self, live: LiveThread) -> Completion:
         text = self.teacher.reply(live.role.name, live.state, self.trajectory, self.rng)
-        if live.turn == 0:  # a tag that the prompt opened is not said again
-            text = text.removeprefix(self.renderer.opening.strip())
+        text = text.removeprefix(live.opening.strip())  # a tag that the prompt opened is not said again
         tokens = self.renderer.encode(text)
         return Completion(tokens, (0.0,) * len(tokens), text, "stop")
 
@@ -139,7 +139,7 @@ def reasoning(question: Question, known: str, asked: Sequence[str] = ()) -> str:
     if question.type == "comparison":
         compared = [hop for hop in found if hop.relation == chain[-1].relation]
         return " and ".join(f"{hop.subject} {hop.object}" if _dated(hop) else hop.object for hop in compared) or "nothing"
-    if question.type == "intersection" and not _checked(question):
+    if question.type == "intersection" and not checked(question):
         wanted = {(hop.relation, hop.object) for hop in chain}
         return " and ".join(fact.subject for fact in facts if (fact.relation, fact.object) in wanted) or "nothing"
     if not unresolved(chain, known, asked):
@@ -161,7 +161,7 @@ def best_answer(question: Question, known: str, asked: Sequence[str] = ()) -> st
     if question.type == "comparison":
         return ABSTENTION if _dated(question.gold.chain[-1]) else "no"
     if question.type == "intersection":
-        return found[0].subject if found and not _checked(question) else ABSTENTION
+        return found[0].subject if found and not checked(question) else ABSTENTION
     return found[-1].object if found else ABSTENTION
 
 
@@ -169,10 +169,9 @@ def _dated(hop: Hop) -> bool:
     return hop.relation in DATED.values()
 
 
-def _checked(question: Question) -> bool:
-    """Whether candidates are asked for what the question wants of them, one by one."""
-    last = question.gold.chain[-1]
-    return names(last.query, last.subject)
+def checked(question: Question) -> bool:
+    """Whether it asks who on a list has something, so that everyone on it is asked for theirs."""
+    return question.gold.chain[0].relation in LISTED.values()
 
 
 def _found(question: Question, facts: Collection[Fact]) -> list[Hop]:

@@ -6,14 +6,16 @@ Rows come in blocks: a block is a pure function of (seed, number), so training c
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from inspect import isabstract
 
+from rolecast.errors import InputError
 from rolecast.methods.base import Method
 from rolecast.rollout.env import EpisodeEnd
 from rolecast.rollout.render import Renderer
 from rolecast.seeding import stream
 from rolecast.teachers.base import Teacher, TeacherEnv, TeacherVoice
-from rolecast.types import Action, Example, Thread, Trajectory
+from rolecast.types import Action, Example, Slot, Thread, Trajectory
 from rolecast.world.throwaway import COUNTERFACTUAL, ThrowawayRetriever, draw_throwaway
 
 
@@ -36,9 +38,14 @@ def throwaway_episode(
 
 def draw_turns(
     method: Method, teacher: Teacher, renderer: Renderer, seed: int, block: int, count: int, mix: Mapping[str, float], max_context: int,
-    world: str = COUNTERFACTUAL,
+    world: str = COUNTERFACTUAL, slots: Collection[Slot] | None = None,
 ) -> list[Example]:  # fmt: skip
-    """`count` turns of the teacher, roles in the shares of `mix` (empty: as they come)."""
+    """`count` turns of the teacher in roles that speak with `slots` (by default all), in the shares of `mix` (empty: as they come).
+
+    `InputError` for a teacher of another method, or one that says what this one cannot read.
+    """
+    slots = {role.slot for role in method.roles.values()} if slots is None else slots
+    _require_own(method, slots)
     rows: list[Example] = []
     wanted = {role: round(share * count) for role, share in mix.items()}
     if wanted:
@@ -46,12 +53,37 @@ def draw_turns(
     number = block << 20  # episodes are numbered within their block
     while len(rows) < count:
         for thread in throwaway_episode(method, teacher, renderer, seed, number, max_context, world).threads:
+            if thread.slot not in slots:
+                continue
+            _require_read(method, teacher, thread)
             if len(rows) < count and (not wanted or wanted.get(thread.role, 0) > 0):
                 rows.append(example_of(thread))
                 if wanted:
                     wanted[thread.role] -= 1
         number += 1
     return rows
+
+
+def _require_own(method: Method, slots: Collection[Slot]) -> None:
+    """A method that inherits its teacher may have roles that the teacher does not know: it would speak for them as for others."""
+    owner = next(kind for kind in type(method).__mro__ if issubclass(kind, Method) and "teacher" in vars(kind))
+    if owner is type(method) or isabstract(owner):
+        return
+    known = owner(owner.config_type(name=owner.name)).roles
+    if strange := [role.name for role in method.roles.values() if role.slot in slots and role.name not in known]:
+        raise InputError(
+            f"method {method.name} has the teacher of {owner.name}, which does not know its role {strange[0]}; write {type(method).__name__}.teacher"
+        )
+
+
+def _require_read(method: Method, teacher: Teacher, thread: Thread) -> None:
+    """What a method cannot read would be imitated without a word."""
+    for action in thread.actions:
+        if not action.valid:
+            raise InputError(
+                f"method {method.name}: as {thread.role} its teacher {type(teacher).__name__} says {action.text[:80]!r}, which the method cannot "
+                f"read; let reply() speak in the form of {thread.role}"
+            )
 
 
 def deal(rows: Sequence[Example], batch: int, rng: random.Random) -> list[list[Example]]:

@@ -1,4 +1,4 @@
-"""The judge's wire: POST /v1/judge {kind, inputs} → {score | null, reason}; GET says who judges."""
+"""The judge's wire: POST /v1/judge {kind, inputs} → {score | null, reason, tokens}; GET says who judges."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class JudgeReply(BaseModel):
 
     score: Annotated[float, Field(ge=-1, le=1)] | None
     reason: str
+    tokens: Annotated[int, Field(ge=0)] = 0
 
     def to_verdict(self) -> Verdict:
-        return Verdict(self.score, self.reason)
+        return Verdict(self.score, self.reason, self.tokens)
 
 
 class JudgeAbout(BaseModel):

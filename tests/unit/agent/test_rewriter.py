@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import Response
+from fastapi.responses import JSONResponse
 from scripted import TableRetriever
 from teams import OneLine
 
-from rolecast.agent.app import make_agent
+from rolecast.agent.app import make_agent, open_team
 from rolecast.agent.core import Agent
 from rolecast.agent.rewriter import rewriter
 from rolecast.agent.settings import AgentSettings
 from rolecast.config import ModelConfig, RunConfig
 from rolecast.errors import InputError
+from rolecast.externals import read_externals
 from rolecast.methods.direct import Direct, DirectConfig
 from rolecast.ports import Completion, GenerateRequest
 from rolecast.rollout.render import Renderer
@@ -25,6 +28,7 @@ from rolecast.stages.run import create
 from rolecast.stages.serve import open_agent
 from rolecast.store.artifact import writing
 from rolecast.tags import tagged
+from tests.endpoint import KEY, answering
 from tests.live import serving
 from tests.tiny import TOKENIZER, tiny_model
 
@@ -118,8 +122,60 @@ def test_the_slot_must_be_one_that_the_team_speaks_with(tmp_path: Path, monkeypa
     with writing(run.model("sft"), "model", {}) as partial:
         tiny_model().save_pretrained(partial)
         TOKENIZER.save_pretrained(partial)
-    with pytest.raises(InputError, match=r"tiny has no slot 'external:x' to rewrite with \(--rewriter\); its roles speak with shared"):
+    with pytest.raises(
+        InputError, match=r"tiny has no slot 'external:x' to rewrite with \(--rewriter\); there are shared, and endpoints of --externals"
+    ):
         open_agent(run.path, retriever=TableRetriever([]), rewriter="external:x")
     agent = open_agent(run.path, retriever=TableRetriever([]), rewriter="shared")
     assert agent.rewriter is not None
     assert agent.rewriter.slot == "shared"
+
+
+def quoting(status: int) -> Callable[[dict[str, Any]], Response]:
+    return lambda body: JSONResponse({"error": {"message": f"cannot read {body['messages'][-1]['content'][-300:]}"}}, status)
+
+
+def test_an_endpoint_rewrites_and_the_team_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Through the settings of the service, with an endpoint that the run knows nothing of. What it says of a fault stays out of the log."""
+    run = create(tmp_path / "run", RunConfig(name="tiny", method=DirectConfig(max_tokens=4), model=ModelConfig(max_context=512)))
+    with writing(run.model("sft"), "model", {}) as partial:
+        tiny_model().save_pretrained(partial)
+        TOKENIZER.save_pretrained(partial)
+    monkeypatch.setenv("FAR_KEY", KEY)
+    with answering() as (far, endpoint):
+        endpoint.replies = [f"<question> {REWRITTEN}</question>"]
+        (tmp_path / "externals.yaml").write_text(f"far: {{url: '{far}', model: far-1, key_env: FAR_KEY}}\n")
+        settings = AgentSettings(run=str(run.path), rewriter="external:far", externals=str(tmp_path / "externals.yaml"))
+        with serving(*make_agent(settings, lambda settings, _: open_team(settings, TableRetriever([])))) as url:
+            told = ask(url, TURNS).json()["rolecast"]
+            assert (told["trace"]["question"], len(endpoint.bodies)) == (REWRITTEN, 1)
+            assert endpoint.headers[0]["authorization"] == f"Bearer {KEY}"
+            endpoint.replies = [401]
+            refused = ask(url, TURNS)
+            assert refused.status_code == 503
+            assert KEY not in refused.text
+            endpoint.replies = [quoting(500), quoting(400)]
+            assert ask(url, TURNS).status_code == 503
+            assert len(endpoint.bodies) == 4
+    assert "external:far" in caplog.text
+    assert [text for text in ("mentor of Brol Tan", "Vrek Stom", "employs him") if text in caplog.text] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("far: {url: 'ftp://x', model: m}", "far.url: Value error, give an http"),
+        ("far: {url: 'http://x', model: m, keys: 1}", "far.keys: unknown key"),
+        ("Far: {url: 'http://x', model: m}", "Far"),
+        ("far: {url: 'http://x', model: m, key_env: NO_SUCH_KEY}", "NO_SUCH_KEY holds no key"),
+        (None, "externals.yaml"),
+    ],
+)
+def test_a_file_of_endpoints_that_cannot_be_used_is_refused(tmp_path: Path, text: str | None, reason: str) -> None:
+    file = tmp_path / "externals.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(InputError, match=reason):
+        [endpoint.key(name) for name, endpoint in read_externals(str(file)).items()]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rolecast.evaluation.report import charts, headline, render_report, role_names, stage_scores
+from rolecast.evaluation.report import _controls, charts, headline, render_report, role_names, stage_scores
 
 NAN = float("nan")
 
@@ -268,3 +268,12 @@ def test_an_objective_may_have_its_roles_name() -> None:
 def test_rows_of_one_step_are_merged_and_the_later_counts() -> None:
     [chart] = charts([{"step": 1, "loss": 1.0}, {"step": 1, "loss": 2.0}, {"step": 1, "note": "x"}], [])
     assert chart["lines"] == [{"name": "all", "role": None, "points": [[1, 2.0]]}]
+
+
+def test_the_page_tells_what_each_stage_of_rl_cost() -> None:
+    spent = {"sampled": 4000, "judge_calls": 12, "context": {"planner": 321}, "ended": "budget"}
+    rows = _controls({"budget": {"tokens": 5000, "stages": {"rl": spent}}})
+    assert rows == [
+        {"label": "RL, cost", "score": None, "values": [("sampled", "4,000"), ("judge calls", "12"), ("ended", "budget"), ("context of planner", "321")]}
+    ]  # fmt: skip
+    assert "context of planner" in render_report({**SUMMARY, "budget": {"stages": {"rl": spent}}}, {}, {})

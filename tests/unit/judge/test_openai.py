@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
 from scripted import EMPLOYER, MENTOR, TWO_HOPS
 
 from rolecast.errors import InputError
@@ -20,10 +18,9 @@ from rolecast.judge.openai import OpenAIJudge
 from rolecast.judge.settings import JudgeSettings
 from rolecast.methods.decor.judge import KINDS as ROLE_KINDS
 from rolecast.ports import Verdict
-from rolecast.service.state import Service
+from tests.endpoint import KEY, Endpoint, answering
 from tests.live import serving
 
-KEY = "sk-very-secret"
 KINDS = {kind.name: kind for kind in (ANSWER, *ROLE_KINDS)}
 INPUTS: dict[str, Any] = {
     "question": TWO_HOPS.text, "gold": TWO_HOPS.gold, "prediction": "Kel Dax", "content": "said this", "memory": MENTOR.sentence,
@@ -31,40 +28,10 @@ INPUTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Endpoint:
-    """A small OpenAI-compatible server that answers with `replies` in order, the last one for ever."""
-
-    def __init__(self) -> None:
-        self.replies: list[Any] = ["Score: 1"]
-        self.bodies: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        self.delay = 0.0
-        self.at_once = self.most_at_once = 0
-
-    async def answer(self, request: Request) -> Response:
-        self.bodies.append(await request.json())
-        self.headers.append(dict(request.headers))
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        await asyncio.sleep(self.delay)
-        self.at_once -= 1
-        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
-        if isinstance(reply, str):
-            reply = {"choices": [{"message": {"role": "assistant", "content": reply}, "finish_reason": "stop"}]}
-        return JSONResponse({"error": {"message": f"refused {KEY}"}}, reply) if isinstance(reply, int) else JSONResponse(reply)
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[str, Endpoint]]:
-    app, service, endpoint = FastAPI(), Service("endpoint"), Endpoint()
-    service.status = "ready"
-
-    @app.post("/v1/chat/completions")
-    async def answer(request: Request) -> Response:
-        return await endpoint.answer(request)
-
-    with serving(app, service) as url:
-        yield f"{url}/v1", endpoint
+    with answering() as server:
+        yield server
 
 
 def ask(server: tuple[str, Endpoint], *replies: Any, kind: str = "answer", patience: float = 0.3, **options: Any) -> Verdict:
@@ -275,3 +242,24 @@ def test_a_model_that_hangs_leaves_every_judgement_unscored_and_none_an_error(se
         found = asyncio.run(many())
     assert [verdict.score for verdict in found] == [None] * 24
     assert all("judge model" in verdict.reason for verdict in found)  # each was answered, none merely gave up
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"total_tokens": 120, "prompt_tokens": 100}, 120),
+        ({}, 0),
+        (None, 0),
+        ({"total_tokens": "many"}, 0),
+        ({"total_tokens": -3}, 0),
+        ([7], 0),
+    ],
+)
+def test_a_verdict_tells_what_the_endpoint_says_that_it_cost(server: tuple[str, Endpoint], usage: Any, tokens: int) -> None:
+    reply = {"choices": [{"message": {"content": "right\nScore: 0.5"}, "finish_reason": "stop"}], "usage": usage}
+    assert ask(server, reply) == Verdict(0.5, "right", tokens)
+
+
+def test_an_unreadable_verdict_costs_too(server: tuple[str, Endpoint]) -> None:
+    reply = {"choices": [{"message": {"content": "hm"}, "finish_reason": "stop"}], "usage": {"total_tokens": 9}}
+    assert (ask(server, reply).score, ask(server, reply).tokens) == (None, 9)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import Result
+from rolecast_pipelines.schedule import make_pipeline
 from typer.testing import CliRunner
 
 from rolecast.cli.pipeline import app
@@ -68,12 +69,12 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
 
 
 ARGUMENTS = {"run": "s3://store/runs/a", "config": "{}", "launcher": "pytorchjob", "job": '{"image": "rolecast-learner:1"}'}
-SCHEDULE = RunConfig().schedule
+PIPELINE = make_pipeline(RunConfig().schedule)
 
 
 def test_a_run_is_submitted_with_its_arguments_and_the_token_from_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN, "a-token")
-    started = submit(server.url + "/", ARGUMENTS, SCHEDULE, name="demo", service_account="rolecast-launcher")
+    started = submit(server.url + "/", ARGUMENTS, PIPELINE, name="demo", service_account="rolecast-launcher")
     assert started.url == f"{server.url}/#/runs/details/run-1"
     (run,) = server.runs
     assert run["runtime_config"]["parameters"] == ARGUMENTS
@@ -85,30 +86,30 @@ def test_a_run_is_submitted_with_its_arguments_and_the_token_from_the_environmen
 
 def test_a_missing_host_is_named() -> None:
     with pytest.raises(InputError, match="--host or set ROLECAST_KFP_HOST"):
-        submit(None, ARGUMENTS, SCHEDULE, name="demo")
+        submit(None, ARGUMENTS, PIPELINE, name="demo")
 
 
 def test_a_host_without_a_scheme_is_refused() -> None:
     with pytest.raises(InputError, match="http:// or https://"):
-        submit("kfp.example", ARGUMENTS, SCHEDULE, name="demo")
+        submit("kfp.example", ARGUMENTS, PIPELINE, name="demo")
 
 
 def test_a_server_that_is_not_there_is_named_at_once() -> None:
     with pytest.raises(RolecastError, match=r"http://127\.0\.0\.1:9 is no Kubeflow Pipelines server that can be reached"):
-        submit("http://127.0.0.1:9", ARGUMENTS, SCHEDULE, name="demo")
+        submit("http://127.0.0.1:9", ARGUMENTS, PIPELINE, name="demo")
 
 
 @pytest.mark.parametrize(("status", "hint"), [(401, "valid token"), (403, "no right"), (404, "address of Kubeflow Pipelines 2")])
 def test_a_server_that_refuses_says_what_to_do(server: Server, status: int, hint: str) -> None:
     server.statuses["healthz"] = status
     with pytest.raises(RolecastError, match=hint):
-        submit(server.url, ARGUMENTS, SCHEDULE, name="demo")
+        submit(server.url, ARGUMENTS, PIPELINE, name="demo")
 
 
 def test_a_run_that_is_refused_shows_the_servers_words(server: Server) -> None:
     server.statuses["runs"] = 403
     with pytest.raises(RolecastError, match="HTTP 403 no such right"):
-        submit(server.url, ARGUMENTS, SCHEDULE, name="demo")
+        submit(server.url, ARGUMENTS, PIPELINE, name="demo")
 
 
 def command(*arguments: str, config: Path) -> Result:

@@ -9,6 +9,7 @@ from scripted import EMPLOYER, MENTOR, TWO_HOPS, ScriptedEngine, TableRetriever,
 
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.methods.base import Method
+from rolecast.methods.cot import Cot, CotConfig
 from rolecast.methods.direct import Direct, DirectConfig
 from rolecast.methods.naive_rag import NaiveRag, NaiveRagConfig
 from rolecast.rollout.render import Renderer
@@ -78,3 +79,20 @@ def test_nothing_is_trained_on_rewards(renderer: Renderer, method: Any) -> None:
     assert [(stage.name, stage.kind) for stage in method.schedule()] == [("sft", "sft")]
     assert not any(objective.policy or objective.critic for stage in method.schedule() for objective in stage.objectives)
     assert method.credit([t]) == []
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer"),
+    [
+        ("<think> x</think><answer> Kel Dax</answer>", "Kel Dax"),
+        ("<think></think><answer>Kel Dax</answer>", "Kel Dax"),
+        ("<answer> Kel Dax</answer>", None),
+        ("<think> x</think>", None),
+        ("<think> x</think><answer> </answer>", None),
+        ("<answer> Kel Dax</answer><think> x</think>", None),
+    ],
+)
+def test_cot_thinks_before_it_answers(renderer: Renderer, reply: str, answer: str | None) -> None:
+    t, retriever = episode(renderer, Cot(CotConfig(prompts="compact")), reply)
+    assert (t.answer, t.status, t.actions[0].valid, retriever.asked) == (answer, "ok", answer is not None, [])
+    assert scores(t) == {"team.em": float(answer is not None), "team.f1": float(answer is not None)}

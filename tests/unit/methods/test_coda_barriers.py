@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from canaries import GOLD, QUESTION, STYLES, canaries_in, canary, document
 from coda_episodes import coda, refined
 from jinja2 import UndefinedError
 from scripted import ScriptedEngine, TableRetriever, play, prompt_of, said
-from test_barriers import GOLD, QUESTION, STYLES, canaries_in, canary, document
 from tokenizers import AddedToken
 
 from rolecast.judge.lexical import LexicalJudge

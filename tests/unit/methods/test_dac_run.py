@@ -31,7 +31,7 @@ METHOD = {
 }  # fmt: skip
 SFT = {
     "adapters": False, "steps": 150, "batch": 16, "lr": 1e-2, "checkpoint_every": 1000,
-    "errors": {"stop_early": 0.8, "guess": 0.9, "abstain": 0.2}, "optimizer": {"schedule": "linear", "warmup": 10, "decay_from": 0.5},
+    "errors": {"stop_early": 0.8, "guess": 0.6, "abstain": 0.3}, "optimizer": {"schedule": "linear", "warmup": 10, "decay_from": 0.5},
 }  # fmt: skip
 RL = {"steps": 2, "questions": 8, "group": 2, "dev": 4, "eval_every": 2, "checkpoint_every": 1000, "record": True}
 
@@ -68,7 +68,7 @@ def played(run: Run, step: int) -> Sequence[Trajectory]:
 
 @pytest.mark.parametrize("lora", [{"rank": 4, "alpha": 8}, None], ids=["adapters", "whole"])
 def test_a_run_trains_both_slots_in_one_step(tmp_path: Path, taught: str, lora: dict[str, Any] | None) -> None:
-    run = made(tmp_path / "run", {"imitation": 0.05}, {}, lora, taught)
+    run = made(tmp_path / "run", {"imitation": 0.05, "prefix_answers": "samples"}, {}, lora, taught)
     train(run, "sft")
     train(run, "rl")
     _, *rows, last = read_metrics(run.stage("rl"))
@@ -105,14 +105,14 @@ def test_the_budget_counts_all_that_trained_slots_sampled_probes_too(tmp_path: P
 
 @pytest.mark.slow
 def test_the_monitor_warns_before_recall_has_halved(tmp_path: Path, taught: str, caplog: pytest.LogCaptureFixture) -> None:
-    planted = {"augmentation": False, "max_turns": 1, "generator_samples": 4, "generator_lr": 4e-3, "searcher_lr": 1e-4}
-    run = made(tmp_path / "run", planted, {"steps": 80, "questions": 8, "record": False, "eval_every": 80}, {"rank": 4, "alpha": 8}, taught)
+    planted = {"augmentation": False, "max_turns": 1, "generator_samples": 4, "generator_lr": 2.5e-4, "searcher_lr": 1e-5}
+    run = made(tmp_path / "run", planted, {"steps": 70, "record": False, "eval_every": 70}, None, taught)
     train(run, "sft")
     train(run, "rl")
     rows = read_metrics(run.stage("rl"))[1:]
     recall = [(row["step"], found) for row in rows if (found := row.get("method/non_abstention_recall")) is not None]
-    start = fmean(value for _, value in recall[:10])
-    smooth = [(step, fmean(value for _, value in recall[max(0, n - 4) : n + 1])) for n, (step, _) in enumerate(recall)]
+    smooth = [(step, fmean(value for _, value in recall[n - 9 : n + 1])) for n, (step, _) in enumerate(recall) if n >= 9]
+    start = smooth[0][1]
     halved = next((step for step, value in smooth if value < start / 2), None)
     warned = next((row["step"] for row in rows if row.get("alarm/over_abstention")), None)
     assert start > 0.5

@@ -65,7 +65,7 @@ def test_each_role_reads_what_it_is_given(renderer: Renderer) -> None:
     assert [prompt_of(thread).removeprefix("<|user|>").removesuffix("<|assistant|>") for thread in t.threads] == [
         f"planner question: {PAIR.text}",
         f"reviser question: {PAIR.text}\n {DRAFT}\n {MENTOR.query}:\n {M}\n {twin}\n {MAYOR.query}:\n {Y}\n {twin}",
-        f"answerer\n 4: {MENTOR.query}; {EMPLOYER.query}\n {M}\n {twin}\n {E}\n 5: {MAYOR.query}\n {Y}\n {twin}",
+        f"answerer\n 4:\n {MENTOR.query}:\n {M}\n {twin}\n {EMPLOYER.query}:\n {E}\n 5:\n {MAYOR.query}:\n {Y}\n {twin}",
         f"writer 6: {PAIR.text}\n {M} {E}\n {Y}",
     ]
 
@@ -96,7 +96,7 @@ def test_searches_that_feed_the_answer_are_read_by_its_writer(renderer: Renderer
     t, _, _ = episode(renderer, script)
     [state] = states_of(t, "writer")
     assert state.final is not None
-    assert ([source.number for source in state.final.evidence], dict(state.final.reports)) == ([3, 2], {"3": M})
+    assert ([source.number for source in state.final.sources], dict(state.final.reports)) == ([3, 2], {"3": M})
     assert [source.number for source in state.catalogue] == [1, 2, 3]  # what it reads, and what the branches cite
 
 
@@ -162,7 +162,7 @@ def test_results_are_snippets_until_they_are_fetched(renderer: Renderer) -> None
     assert t.retrieved.count("long") == 2  # found and fetched
     [reviser], [answerer] = states_of(t, "reviser"), states_of(t, "answerer")
     assert reviser.results[0].sources[0].text == "word0 word1 …"
-    texts = {source.number: source.text for node in answerer.wave for source in node.evidence}
+    texts = {source.number: source.text for node in answerer.wave for source in node.sources}
     assert (texts[1], texts[3]) == (PAGES["long"], "whole")
     assert texts[2] == "The mentor …"
 

@@ -13,7 +13,7 @@ from decomposer_episodes import PAIR, decomposer
 
 from rolecast.config import load_config
 from rolecast.methods.decomposer.graph import Graph
-from rolecast.methods.decomposer.state import Assigned, DecomposerState, Source
+from rolecast.methods.decomposer.state import Assigned, DecomposerState, Found, Source
 from rolecast.methods.decomposer.teacher import DecomposerTeacher, branches_of, final_report, short_answer
 from rolecast.methods.registry import find
 from rolecast.rewards.text import exact_match
@@ -243,7 +243,7 @@ def test_the_short_answer_follows_from_the_report(facts: tuple[Fact, ...], answe
 def test_the_final_report_says_each_sentence_once_and_of_raw_evidence_what_is_wanted() -> None:
     asked = question(draft_fork(LEAD, ONE, TWO))
     node = Assigned("9", asked.text, (), {"7": f"{LEAD.sentence}[1] {ONE.sentence}[2]", "8": f"{LEAD.sentence}[1]"},
-                    [Source(3, "p", "", TWO.sentence), Source(4, "q", "", OTHER.sentence)])  # fmt: skip
+                    [Found("x", [Source(3, "p", "", TWO.sentence)]), Found("y", [Source(4, "q", "", OTHER.sentence)])])  # fmt: skip
     assert final_report(asked, node) == f"{LEAD.sentence}[1] {ONE.sentence}[2] {TWO.sentence}[3]"
     assert final_report(asked, Assigned("9", "", (), {"7": ""}, [])) == "nothing"
 

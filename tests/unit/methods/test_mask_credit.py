@@ -18,14 +18,14 @@ from rolecast.learner.batch import action_lengths, make_batch
 from rolecast.methods.mask.scoring import worth
 from rolecast.methods.mask.state import UNKNOWN
 from rolecast.rollout.render import Renderer
-from rolecast.stages.sampling import shuffled
+from rolecast.stages.sampling import Credited, shuffled
 from rolecast.tags import tagged
 from rolecast.types import Action, Gold, Question, Reward, Thread, Trajectory
 
 # The gold answer is "Kel Dax": F1 of "Kel" is 2/3, of "Kel Dax Kol" 4/5, of "Vrek Stom" 0.
 
 
-def play(renderer: Renderer, answers: Sequence[str], first: str = UNKNOWN, end: bool = True, **options: Any) -> Trajectory:
+def play(renderer: Renderer, answers: Sequence[str], first: str = UNKNOWN, end: bool = True, member: int = 0, **options: Any) -> Trajectory:
     """An episode with one turn for each answer; answers[t − 1] is a_t."""
     turns = len(answers)
     script = {
@@ -35,7 +35,7 @@ def play(renderer: Renderer, answers: Sequence[str], first: str = UNKNOWN, end: 
         "update": [tagged("Update", "t1")] * turns,
         "answer": [answered(text) for text in (answers[-1], *answers[:-1])],
     }
-    t, engine, _ = episode(renderer, script, mask(max_turns=5 if end else turns, **options))
+    t, engine, _ = episode(renderer, script, mask(max_turns=5 if end else turns, **options), member=member)
     assert engine.unsaid == []
     return t
 
@@ -254,14 +254,14 @@ def test_the_order_of_members_and_of_threads_is_nothing(renderer: Renderer) -> N
 
 
 def test_shuffled_rewards_stay_with_their_role_and_turn(renderer: Renderer) -> None:
-    group = [play(renderer, answers) for answers in (["Kel Dax", "Vrek"], ["Vrek", "Kel Dax"])]
+    group = [play(renderer, answers, member=m) for m, answers in enumerate((["Kel Dax", "Vrek"], ["Vrek", "Kel Dax"]))]
     units = mask().credit(group)
 
     class Swap:
-        def shuffle(self, rewards: list[float]) -> None:
-            rewards.reverse()
+        def sample(self, rollouts: list[str], count: int) -> list[str]:
+            return rollouts[::-1]
 
-    swapped = shuffled(units, Swap())  # type: ignore[arg-type]
+    swapped = shuffled([Credited(group, units, [])], Swap())  # type: ignore[arg-type]
     half = len(units) // 2
     assert [unit.reward for unit in swapped] == [unit.reward for unit in (*units[half:], *units[:half])]
     assert {unit.baseline for unit in units} == {f"g:{unit.tag}:{unit.baseline.rpartition(':')[2]}" for unit in units}

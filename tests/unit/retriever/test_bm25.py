@@ -120,3 +120,16 @@ def test_a_ranker_of_words_takes_no_gpu() -> None:
     for environment, expected in ((plain, "cpu"), ({**plain, "JAX_PLATFORMS": "cuda"}, "cuda")):
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == expected
+
+
+def test_an_index_of_the_same_texts_is_the_same_in_every_process(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from rolecast.retriever.bm25 import BM25
+BM25.build(["red cat", "blue dog and red owl", "green fox, blue cat"]).save(Path(sys.argv[1]))
+"""
+    for seed in "12":
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / seed)], env={**os.environ, "PYTHONHASHSEED": seed}, check=True)
+    files = [{file.name: file.read_bytes() for file in (tmp_path / seed).iterdir()} for seed in "12"]
+    assert files[0] == files[1] != {}

@@ -285,6 +285,21 @@ def test_without_room_nothing_is_asked() -> None:
     assert isinstance(env.trajectory.threads[0].turns[-1], Observation)
 
 
+@pytest.mark.parametrize("room", [9, 6, 3, 0])
+def test_a_context_that_forgets_loses_its_beginning_and_the_role_speaks_its_fill(room: int) -> None:
+    """Six tokens are what the role may say; what is recorded is whole."""
+    engine = Repeats(reply=lambda request: LONG, finish="length")
+    text = "far too long " * 9
+    env = env_of(engine, max_context=prompt_tokens(text) + room)
+    env.forgets = True
+    asyncio.run(say(env, text))
+    [request] = engine.requests
+    [thread] = env.trajectory.threads
+    first = thread.turns[0].ids
+    assert request.ids == first[max(0, 6 - room) :]
+    assert (request.max_tokens, len(thread.actions[0].ids), env.trajectory.status) == (6, 6, "ok")
+
+
 def test_a_branch_may_do_without_a_role_that_has_no_room() -> None:
     async def branch(part: Env, text: str) -> str | None:
         try:

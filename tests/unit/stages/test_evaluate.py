@@ -14,12 +14,14 @@ from scripted import ScriptedJudge, TableRetriever
 from rolecast.cli.runs import opened
 from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError, RolecastError
+from rolecast.evaluation.profiles import Profile
 from rolecast.methods.decor import Decor
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.stages import evaluate as evaluate_stage
 from rolecast.stages.evaluate import evaluate
-from rolecast.stages.run import Run, create
+from rolecast.stages.report import report
+from rolecast.stages.run import Run, create, seconds
 from rolecast.types import Action, Gold, Question, Stage, Thread, Trajectory
 from tests.tiny import tiny_team
 
@@ -92,7 +94,13 @@ def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, pl
     result = json.loads((folder / "result.json").read_text())
     assert (result["em"], result["n"]) == (0.6, 10)
     rows = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
-    assert rows[5] == {"id": "test5", "answer": "The The", "golds": ["The The"], "status": "ok", "searches": 0, "retrieved": []}
+    assert rows[5] == {
+        "id": "test5", "question": "Which band is it?", "answer": "The The", "golds": ["The The"], "status": "ok", "searches": 0, "retrieved": [],
+        "scores": {"em": 1.0, "f1": 1.0, "cem": 1.0},
+    }  # fmt: skip
+    assert result["cost"] == {
+        "sampled": 10, "frozen": 0, "prompt": 0, "searches": 0, "judge_calls": 0, "judge_tokens": 0, "context": {"answerer": 1},
+    }  # fmt: skip
     assert len(rows) == 10
     traces = json.loads((folder / "traces.json").read_text())
     assert {t["measure"] for t in traces} == {"em"}
@@ -148,3 +156,35 @@ def test_a_test_of_which_episodes_are_missing_is_an_error_and_not_a_score(tmp_pa
     with pytest.raises(RolecastError, match="evaluation of rl: of 12 episodes 2 are missing"):
         evaluate(run, "rl")
     assert not run.evaluation("rl").exists()
+
+
+def test_a_profile_says_so_and_is_kept_beside_the_plain_evaluation(tmp_path: Path, played: Played) -> None:
+    run = run_of(tmp_path)
+    plain = evaluate(run, "rl")
+    profile = Profile("faithful", temperature=1.0, top_p=0.95, batch=5, yes_no="squad")
+    folder = evaluate(run, "rl", profile)
+    assert (folder, plain) == (run.evaluation("rl", "faithful"), run.evaluation("rl"))
+    assert folder.name == "rl.faithful"
+    episodes, sampling, phase = played.asked[1]
+    assert (len(episodes), sampling, phase) == (10, Sampling(1.0, 0.95), "eval")
+    results = [json.loads((path / "result.json").read_text()) for path in (plain, folder)]
+    assert ("profile" in results[0], results[0]["n"]) == (False, 12)
+    assert (results[1]["profile"], results[1]["n"]) == ("faithful", 10)
+    assert results[1]["switches"] == {"temperature": 1.0, "top_p": 0.95, "batch": 5, "yes_no": "squad"}
+    assert json.loads((folder / "manifest.json").read_text())["provenance"]["profile"] == "faithful"
+    summary = json.loads(report(run).read_text())
+    assert list(summary["stages"]) == ["rl"]
+    assert list(summary["profiles"]) == ["rl.faithful"]
+    assert set(seconds(run)) == {"eval_rl", "eval_rl.faithful"}
+
+
+def test_a_profile_decides_what_counts_and_how_contexts_end(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgets: list[bool] = []
+    collect = Collector.collect
+    monkeypatch.setattr(Collector, "collect", lambda collector, *given: (forgets.append(collector.forgets), collect(collector, *given))[1])
+    monkeypatch.setattr(Profile, "counted", lambda self, done: done[:3])
+    monkeypatch.setattr(Profile, "task", lambda self, task: replace(task, scores=lambda t: {"em": 0.25, "f1": 0.5, "cem": 0.0}))
+    folder = evaluate(run_of(tmp_path), "rl", Profile("p", loses_beginning=True))
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["n"], result["em"], result["f1"], forgets) == (3, 0.25, 0.5, [True])
+    assert result["cost"]["sampled"] == 12  # of all that were played

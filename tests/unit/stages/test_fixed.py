@@ -60,12 +60,12 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: list[dict[str, A
 def test_what_cannot_be_is_said_before_any_work(tmp_path: Path) -> None:
     own, other = run_of(tmp_path, "own"), run_of(tmp_path, "other", "search_r1")
     with pytest.raises(InputError, match="other has no evaluation of rl; run `rolecast eval"):
-        evaluate(own, "rl", Found(other, "rl"))
+        evaluate(own, "rl", found=Found(other, "rl"))
     found = evaluated(other)
     with pytest.raises(InputError, match="method search_r1 does not answer from given documents; these do: dac"):
-        evaluate(other, "rl", found)
+        evaluate(other, "rl", found=found)
     with pytest.raises(InputError, match="searched another corpus than"):
-        evaluate(own, "rl", evaluated(run_of(tmp_path, "foreign", "search_r1", "other words")))
+        evaluate(own, "rl", found=evaluated(run_of(tmp_path, "foreign", "search_r1", "other words")))
 
 
 @pytest.fixture
@@ -89,13 +89,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
 
 def test_it_stands_beside_the_other_evaluation_and_says_whose_documents_they_are(tmp_path: Path, asked: list[Question]) -> None:
     own, other = run_of(tmp_path, "own"), run_of(tmp_path, "other", "search_r1")
-    plain, fixed = evaluate(own, "rl"), evaluate(own, "rl", found := evaluated(other))
+    plain, fixed = evaluate(own, "rl"), evaluate(own, "rl", found=(found := evaluated(other)))
     assert [DOCUMENTS in question.given for question in asked] == [False] * 3 + [True] * 3
     assert (plain, fixed.parent) == (own.evaluation("rl"), plain.parent)
     assert fixed.name == f"rl-on-{found.digest}"
     provenance = json.loads((fixed / "manifest.json").read_text())["provenance"]
     assert provenance["documents"] == {"run": str(tmp_path / "other"), "stage": "rl"}
-    assert evaluate(own, "rl", found) == fixed
+    assert evaluate(own, "rl", found=found) == fixed
     assert len(asked) == 6
 
 
@@ -111,7 +111,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     evaluated(other, stage="sft")
     monkeypatch.setattr(runs, "opened", lambda *_, **__: own)
     calls: list[Any] = []
-    monkeypatch.setattr(evaluate_stage, "evaluate", lambda run, stage, found: calls.append((run, stage, found)) or own.evaluation("rl"))
+    monkeypatch.setattr(
+        evaluate_stage, "evaluate", lambda run, stage, profile, found: calls.append((run, stage, found)) or own.evaluation("rl")
+    )
     monkeypatch.setattr("rolecast.evaluation.table.results_table", lambda results: "table")
     with writing(own.evaluation("rl"), "evaluation", {}) as partial:
         (partial / "result.json").write_text("{}")
@@ -121,3 +123,5 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert f"from the documents of {other.path}, stage rl" in capsys.readouterr().out
     with pytest.raises(InputError, match="give --documents too"):
         runs.evaluate(str(own.path), documents_stage="sft")
+    with pytest.raises(InputError, match="--profile and --documents are two evaluations"):
+        runs.evaluate(str(own.path), documents=str(other.path), profile="squad")

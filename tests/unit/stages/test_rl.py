@@ -15,6 +15,7 @@ from scripted import TWO_HOPS
 
 from rolecast.config import RunConfig, make_config
 from rolecast.errors import CollapseError, RolecastError
+from rolecast.evaluation.cost import Cost
 from rolecast.evaluation.metrics import shortfall, summarize
 from rolecast.learner.backends import PlainBackend, Training
 from rolecast.learner.learner import Learner, make_learner
@@ -103,7 +104,7 @@ class Dev:
         learner = Learner(self.stage.objectives, self.team, backend, seed=0)
         self.answers = ["The The"]
         rollouts = SimpleNamespace(collect=lambda episodes, sampling, phase: [finished(THE_THE, a) for a in self.answers])
-        sampler: Any = SimpleNamespace(rollouts=rollouts, sample=self.sample, sampled=0, dropped=0)
+        sampler: Any = SimpleNamespace(rollouts=rollouts, sample=self.sample, cost=Cost(), dropped=0, told=lambda: {"tokens/sampled": 0.0})
         publisher: Any = SimpleNamespace(publish=self._publish)
         self.trainer = Trainer(self.run, self.stage, learner, sampler, publisher, [THE_THE], 0, TrainerState())
 
@@ -300,7 +301,7 @@ def test_weights_are_gathered_once_for_all_that_a_step_does_with_them(tmp_path: 
 def test_rewards_are_shuffled_for_the_control_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
     run = Idling(tmp_path, monkeypatch, "t")
     run.run.config.stages["rl"] = run.trainer.config.model_copy(update={"shuffle_rewards": asked})
-    monkeypatch.setattr(rl_stage, "shuffled", lambda units, rng: [replace(unit, reward=9.0) for unit in units])
+    monkeypatch.setattr(rl_stage, "shuffled", lambda groups, rng: [replace(unit, reward=9.0) for group in groups for unit in group.units])
     sampled, numbers = run.trainer._sampled(0)
     assert sampled is not None
     assert [unit.reward for unit in sampled.units] == [9.0 if asked else 1.0]
@@ -309,7 +310,9 @@ def test_rewards_are_shuffled_for_the_control_only(tmp_path: Path, monkeypatch: 
 
 def test_a_later_stage_shuffles_as_the_schedules_next_step_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
-    monkeypatch.setattr(rl_stage, "shuffled", lambda units, rng: (asked.append(rng.random()), units)[1])
+    monkeypatch.setattr(
+        rl_stage, "shuffled", lambda groups, rng: (asked.append(rng.random()), [unit for group in groups for unit in group.units])[1]
+    )
     for before in (0, 4):
         monkeypatch.setattr(RunConfig, "steps_before", lambda self, stage, n=before: n)
         run = Idling(tmp_path / str(before), monkeypatch, "tttttt")

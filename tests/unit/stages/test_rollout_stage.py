@@ -61,8 +61,8 @@ class Played:
     def _one(self, episode: Episode) -> Trajectory:
         id = f"{episode.group}.{episode.member}"
         threads = [
-            Thread(f"{id}/{slot}", "planner", slot, turns=[Action(f"{id}/{slot}#0", (1, 2), (0.0, 0.0), "v", "", "stop")])
-            for slot in ("shared", "frozen")
+            Thread(f"{id}/{slot}", role, slot, turns=[Action(f"{id}/{slot}#0", (1, 2), (0.0, 0.0), "v", "", "stop")])
+            for role, slot in (("planner", "shared"), ("condenser", "frozen"))
         ]
         t = Trajectory(id, episode.question, episode.group, episode.member, "decor", 0, threads=threads, prepared=self.prepare(episode))
         if self.fault(episode):
@@ -159,9 +159,11 @@ def test_the_artifact_counts_what_became_of_the_episodes(tmp_path: Path, played:
     assert told == {
         "config": run.config.fingerprint, "stage": "plans", "start": "rl",
         "counts": {
-            "train": {"asked": 10, "prepared": 4, "left_out": 5, "failed": 1, "missing": 0, "tokens": 20},
-            "dev": {"asked": 3, "prepared": 3, "left_out": 0, "failed": 0, "missing": 0, "tokens": 0},
+            "train": {"asked": 10, "prepared": 4, "left_out": 5, "failed": 1, "missing": 0},
+            "dev": {"asked": 3, "prepared": 3, "left_out": 0, "failed": 0, "missing": 0},
         },
+        # of trained roles: the budget of the run; dev is no part of it
+        "cost": {"sampled": 20, "frozen": 20, "prompt": 0, "searches": 0, "judge_calls": 0, "judge_tokens": 0, "context": {"planner": 2, "condenser": 2}},
     }  # fmt: skip
     [segment] = segments_of(run, "plans")
     assert (segment["step"], segment["environment"]["retriever"]) == (0, "here")

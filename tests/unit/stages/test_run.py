@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from rolecast.config import RunConfig, make_config
-from rolecast.errors import ArtifactError, InputError
+from rolecast.errors import ArtifactError, InputError, Interrupted
 from rolecast.stages import run as module
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.report import report
@@ -188,6 +188,18 @@ def test_work_is_noted_with_the_seconds_that_it_took(tmp_path: Path, monkeypatch
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with working(run, "rl"):
         pass
+    assert seconds(run) == {"rl": 2.5}
+
+
+def test_work_that_was_saved_when_it_was_told_to_end_is_noted_and_work_that_failed_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    clock = iter([100.0, 102.5, 200.0, 203.0])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    for ends in (Interrupted("saved"), InputError("bad")):
+        with pytest.raises(type(ends)), working(run, "rl"):
+            raise ends
     assert seconds(run) == {"rl": 2.5}
 
 

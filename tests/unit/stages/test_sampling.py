@@ -22,7 +22,7 @@ from rolecast.methods.decor import Decor
 from rolecast.methods.registry import make_method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
-from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled
+from rolecast.stages.sampling import Credited, NothingLearnedError, Sampler, describe, shuffled
 from rolecast.types import Action, Example, Gold, ImitationTerm, Objective, Question, Reward, Stage, Status, Thread, Trajectory, Unit
 
 QUESTIONS = [Question(f"q{i}", "Which band is it?", Gold(("The The",))) for i in range(40)]
@@ -107,7 +107,7 @@ def test_groups_without_variance_are_drawn_again_from_other_questions() -> None:
     assert numbers["groups"] == len(batch.groups) == 10
     assert all(any(group_advantages(group.units, 1e-6).values()) for group in batch.groups)
     assert made.dropped == numbers["groups/dropped"] > 0
-    assert made.sampled == numbers["tokens/sampled"] == 2 * (10 + made.dropped)
+    assert made.cost.sampled == numbers["tokens/sampled"] == 2 * (10 + made.dropped)
     before = made.dropped
     made.sample(1)
     assert made.dropped > before  # it counts over the stage
@@ -230,7 +230,7 @@ def test_where_nothing_can_be_learned_the_largest_share_says_what_to_do(case: st
     assert said.startswith("step 7, after 3 rounds: no group teaches anything: of 24 rollouts ")
     assert share in said
     assert [hint for hint in (FAULTS, FORM, ROOM, JUDGE, LEVEL) if hint in said] == [advice]
-    assert (caught.value.solved, made.sampled) == (False, 24)
+    assert (caught.value.solved, made.cost.sampled) == (False, 24)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,13 @@ def test_only_trained_slots_spend_the_budget() -> None:
     ]
     made = sampler(lambda e: Trajectory("t", TWO_HOPS, e.group, e.member, "decor", 0, threads=threads), config_of("off"))
     made._groups(0, 0, 1)
-    assert made.sampled == 2 * (3 + 2)
+    assert (made.cost.sampled, made.cost.frozen) == (2 * (3 + 2), 2 * 5)
+    assert made.told() == {
+        "tokens/sampled": 10, "cost/frozen": 10, "cost/prompt": 0, "cost/searches": 0, "cost/judge_calls": 0, "cost/judge_tokens": 0,
+    }  # fmt: skip
+    assert made.cost.context == {"planner": 3, "condenser": 5, "answerer": 2}
+    made._groups(0, 1, 1)
+    assert made.cost.sampled == 20  # over the stage
 
 
 def test_every_round_of_every_step_plays_other_questions_as_training_at_the_stages_temperature() -> None:
@@ -349,10 +355,83 @@ def test_examples_stay_where_only_some_rollouts_do() -> None:
     assert (len(batch.groups), len(batch.examples)) == (4, 4)
 
 
-def test_rewards_are_shuffled_among_the_units_of_one_baseline() -> None:
-    units = [Unit(f"{b}{i}", (f"{b}{i}/a",), i + 10.0 * b, "decor", str(b)) for i in range(6) for b in range(3)]
-    found = shuffled(units, random.Random(1))
-    assert [replace(unit, reward=0.0) for unit in found] == [replace(unit, reward=0.0) for unit in units]
-    for b in range(3):
-        rewards = [unit.reward for unit in found if unit.baseline == str(b)]
-        assert sorted(rewards) == [i + 10.0 * b for i in range(6)] != rewards
+def played(group: str, rewards: Sequence[Sequence[Unit]]) -> Credited:
+    """A question's rollouts, each with units that have an action of their own, and what they share with others as given."""
+    units = [
+        replace(unit, id=f"{group}.{m}:{n}", actions=(f"{group}.{m}/{n}",), group=group) for m, of in enumerate(rewards) for n, unit in enumerate(of)
+    ]  # fmt: skip
+    trajectories = [
+        Trajectory(
+            f"{group}.{m}", TWO_HOPS, group, m, "decor", 0,
+            threads=[Thread(f"{group}.{m}/t", "planner", "shared", turns=[Action(u.actions[0], (1,), (0.0,), "v", "", "stop") for u in units if u.id.startswith(f"{group}.{m}:")])],
+        )
+        for m in range(len(rewards))
+    ]  # fmt: skip
+    return Credited(trajectories, units, [])
+
+
+def unit(reward: float, tag: str, order: int = 0, objective: str = "ppo", chain: str = "") -> Unit:
+    return Unit("", (), reward, objective, chain=chain, order=order, tag=tag)
+
+
+def test_whole_rollouts_exchange_what_they_earned_and_each_role_and_turn_keeps_its_place() -> None:
+    """Rollout m of question g earns 100 g + 10 m + its place: the planner's three turns, which are a chain, and the answerer's one."""
+    places = [("planner", 0), ("planner", 1), ("planner", 2), ("answerer", 0)]
+    groups = [
+        played(
+            f"g{g}", [[unit(100.0 * g + 10 * m + n, tag, order, chain=str(m)) for n, (tag, order) in enumerate(places)] for m in range(5)]
+        )
+        for g in range(3)
+    ]
+    found = shuffled(groups, random.Random(1))
+    before = [unit for group in groups for unit in group.units]
+    assert [replace(unit, reward=0.0) for unit in found] == [replace(unit, reward=0.0) for unit in before]
+    moved = 0
+    for start in range(0, len(found), len(places)):
+        rewards = [unit.reward for unit in found[start : start + len(places)]]
+        assert [reward % 10 for reward in rewards] == [0, 1, 2, 3]  # in their places
+        assert len({reward // 10 for reward in rewards}) == 1  # of one rollout
+        assert rewards[0] // 100 == before[start].reward // 100  # of the same question
+        moved += rewards[0] != before[start].reward
+    assert moved > 5
+    for g in range(3):
+        assert sorted(u.reward for u in found if u.group == f"g{g}") == sorted(u.reward for u in before if u.group == f"g{g}")
+
+
+def test_a_place_that_the_next_rollout_lacks_gets_what_the_one_after_earned_there() -> None:
+    """Rollouts of one, two, two and three turns: what is earned in a turn stays in that turn, and nothing is lost or made up."""
+    turns = (1, 2, 2, 3)
+    group = played("g", [[unit(10.0 * m + t, "searcher", t) for t in range(count)] for m, count in enumerate(turns)])
+    seen: set[tuple[float, ...]] = set()
+    for seed in range(40):
+        found = shuffled([group], random.Random(seed))
+        for turn in range(3):
+            assert sorted(u.reward for u in found if u.order == turn) == sorted(u.reward for u in group.units if u.order == turn)
+        seen.add(tuple(u.reward for u in found))
+    assert len(seen) > 10
+
+
+def test_units_of_one_kind_in_a_rollout_are_told_apart_by_their_number() -> None:
+    """Three samples of a generator in each of two rollouts."""
+    group = played("g", [[unit(10.0 * m + n, "generator") for n in range(3)] for m in range(2)])
+    swapped = next(found for seed in range(9) if (found := shuffled([group], random.Random(seed)))[0].reward == 10)
+    assert [u.reward for u in swapped] == [10, 11, 12, 0, 1, 2]
+
+
+def test_what_a_rollout_is_given_tells_nothing_of_what_it_earned() -> None:
+    """Over many draws each of the four gets each reward equally often, its own too."""
+    group = played("g", [[unit(float(m), "planner")] for m in range(4)])
+    rng = random.Random(0)
+    given = [Counter[float]() for _ in range(4)]
+    for _ in range(4000):
+        for m, u in enumerate(shuffled([group], rng)):
+            given[m][u.reward] += 1
+    assert all(abs(count - 1000) < 120 for counts in given for count in counts.values())
+    assert all(len(counts) == 4 for counts in given)
+
+
+def test_turns_keep_their_place_whatever_order_a_rollout_lists_them_in() -> None:
+    forth, back = ([unit(10.0 * m + t, "searcher", t) for t in order] for m, order in enumerate(((0, 1, 2), (2, 1, 0))))
+    group = played("g", [forth, back])
+    swapped = next(found for seed in range(9) if (found := shuffled([group], random.Random(seed)))[0].reward == 10)
+    assert [u.reward for u in swapped] == [10, 11, 12, 2, 1, 0]

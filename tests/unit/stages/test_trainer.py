@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from rolecast.config import make_config
+from rolecast.evaluation.cost import Cost
 from rolecast.learner.backends import PlainBackend
 from rolecast.learner.learner import make_learner
 from rolecast.learner.ranks import ALONE
@@ -93,7 +94,7 @@ def test_the_learner_has_the_stages_settings(run: Run, started: list[Path | None
 def test_a_new_stage_begins_at_its_start(run: Run, started: list[Path | None]) -> None:
     trainer = opened(run)
     assert (trainer.start, started) == (0, [None])
-    assert trainer.progress == TrainerState({"step": -1, "score": -1.0}, low=0, rollbacks=0, sampled=0, dropped=0, idle=0)
+    assert trainer.progress == TrainerState({"step": -1, "score": -1.0}, low=0, rollbacks=0, cost=asdict(Cost()), dropped=0, idle=0)
     assert trainer.learner.updates == {}
 
 
@@ -104,14 +105,14 @@ def test_a_stage_goes_on_from_its_newest_checkpoint(run: Run, started: list[Path
     moved.grad = torch.ones_like(moved)
     learner.backend.step({"shared": 0})
     learner.updates = {"shared": 9}
-    state = TrainerState({"step": 2, "score": 0.5}, low=1, rollbacks=1, sampled=70, dropped=4, idle=2)
+    state = TrainerState({"step": 2, "score": 0.5}, low=1, rollbacks=1, cost=asdict(Cost(70, 3, context={"planner": 9})), dropped=4, idle=2)
     for step in (2, 3):
         checkpoints.save(run, "rl", step, learner, asdict(state), 2)
     trainer = opened(run)
     assert (trainer.start, trainer.progress) == (3, state)
     assert [place.name for place in started if place] == ["step-000003"]
     assert trainer.sampler is not None
-    assert (trainer.sampler.sampled, trainer.sampler.dropped) == (70, 4)
+    assert (trainer.sampler.cost, trainer.sampler.dropped) == (Cost(70, 3, context={"planner": 9}), 4)
     assert trainer.learner.updates == {"shared": 9}
     assert isinstance(trainer.learner.backend, PlainBackend)
     [part] = trainer.learner.backend.optimizers["shared"].parts

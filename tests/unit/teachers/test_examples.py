@@ -1,68 +1,94 @@
-"""The teachers' episodes on throw-away worlds: without errors they are right, and each error does what it says."""
+"""Rows of a teacher: of the roles that are trained, and only what the method itself can read."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import random
+from typing import Any
 
 import pytest
 
-from rolecast.methods.decor import DecorConfig
-from rolecast.methods.registry import make_method
-from rolecast.methods.search_r1 import SearchR1Config
-from rolecast.rewards.text import exact_match
+from rolecast.errors import InputError
+from rolecast.methods.decor import Decor, DecorConfig
+from rolecast.methods.search_r1 import SearchR1, SearchR1Config
 from rolecast.rollout.render import Renderer
-from rolecast.teachers.base import TeacherErrors
-from rolecast.teachers.examples import throwaway_episode
-from rolecast.types import Trajectory
-from rolecast.world.grammar import crowded_lexicon, sentences
-from rolecast.world.tokenizer import demo_tokenizer
+from rolecast.tags import tagged
+from rolecast.teachers.base import Teacher, TeacherErrors
+from rolecast.teachers.examples import draw_turns
+from rolecast.types import Example, Role, Stage, Trajectory
 
-RENDERER = Renderer(demo_tokenizer(crowded_lexicon()))
-DECOR = DecorConfig(prompts="compact", max_turns=6, condenser="extractive", memory_tokens=512)
-SEARCH_R1 = SearchR1Config(prompts="compact", max_turns=6, k=5, observation_tokens=400)
+FORM = frozenset({"question", "memory"})
 
 
-def episodes(config: DecorConfig | SearchR1Config, count: int, **errors: float) -> list[Trajectory]:
-    method = make_method(config)
-    teacher = method.teacher(TeacherErrors(**errors))
-    return [throwaway_episode(method, teacher, RENDERER, 0, number, 2048, "crowded") for number in range(count)]
+def rows(renderer: Renderer, method: Any, teacher: Teacher | None = None, **options: Any) -> list[Example]:
+    return draw_turns(method, teacher or method.teacher(TeacherErrors()), renderer, 0, 0, 20, {}, 512, **options)
 
 
-def right(played: list[Trajectory]) -> dict[str, float]:
-    scores = defaultdict(list)
-    for t in played:
-        scores[t.question.type].append(exact_match(t.answer, t.question.gold.answers))
-    return {kind: sum(found) / len(found) for kind, found in scores.items()}
+def decor(**options: Any) -> Decor:
+    return Decor(DecorConfig(prompts="compact", max_tokens=64, **options))
 
 
-@pytest.mark.parametrize("config", [DECOR, SEARCH_R1], ids=["decor", "search_r1"])
-def test_without_errors_every_type_is_answered_in_a_crowd(config: DecorConfig | SearchR1Config) -> None:
-    found = right(episodes(config, 300))
-    assert set(found) == {"chain", "comparison", "intersection", "unanswerable"}
-    assert all(share > 0.97 for share in found.values())
+def test_roles_that_are_not_trained_have_no_rows(renderer: Renderer) -> None:
+    method = decor(condenser="extractive").in_stage(Stage("sft", "sft"), cast={"filter": "frozen"})
+    assert {row.tag for row in rows(renderer, method, slots=["shared"])} == {"planner", "answerer"}
+    assert {row.tag for row in rows(renderer, method)} == {"planner", "filter", "answerer"}
 
 
-def test_who_stops_early_misses_what_takes_several_facts() -> None:
-    found = right(episodes(DECOR, 300, stop_early=1.0))
-    assert found["comparison"] == found["intersection"] == found["chain"] == 0
-    assert 0 < found["unanswerable"] < 0.6  # those that a first search settles
+def test_decors_teacher_condenses_in_the_condensers_form(renderer: Renderer) -> None:
+    found = rows(renderer, decor(memory_tokens=8))
+    assert {row.tag for row in found} >= {"condenser", "filter"}
 
 
-def test_distractors_that_are_kept_may_be_outdated() -> None:
-    kept = [
-        sentence
-        for t in episodes(DECOR, 100, keep_distractors=1.0)
-        for thread in t.threads_of("filter")
-        for sentence in sentences(thread.actions[0].text.split("<filter>")[1].split("</filter>")[0])
-    ]
-    outdated = sum(" was " in sentence for sentence in kept) / len(kept)
-    assert 0.05 < outdated < 0.5
+class Answerer:
+    """Of another method: it answers whatever it is asked."""
+
+    def reply(self, role: str, state: Any, episode: Trajectory, rng: random.Random) -> str:
+        return tagged("answer", "yes")
 
 
-def test_a_team_has_room_where_one_transcript_has_none() -> None:
-    """At the context that search_r1's presets have."""
-    team, alone = (
-        [max(len(thread.ids) for thread in t.threads) for t in episodes(config, 150) if t.searches > 3] for config in (DECOR, SEARCH_R1)
-    )
-    assert max(team) < 384
-    assert sum(longest > 512 for longest in alone) / len(alone) > 0.9
+def test_a_teacher_that_the_method_cannot_read_is_refused(renderer: Renderer) -> None:
+    with pytest.raises(
+        InputError, match="method decor: as planner its teacher Answerer says '<answer> yes</answer>', which the method cannot read"
+    ):
+        rows(renderer, decor(), Answerer())
+
+
+def test_what_a_frozen_role_is_made_to_say_is_nobodys_example(renderer: Renderer) -> None:
+    class Mute(Answerer):
+        def reply(self, role: str, state: Any, episode: Trajectory, rng: random.Random) -> str:
+            return "" if role == "condenser" else teacher.reply(role, state, episode, rng)
+
+    method = decor(memory_tokens=8)
+    teacher = method.teacher(TeacherErrors())
+    assert rows(renderer, method, Mute(), slots=["shared"])
+    with pytest.raises(InputError, match="as condenser"):
+        rows(renderer, method, Mute())
+
+
+class Checked(SearchR1):
+    """A newcomer's: a role more, and the teacher of the class that it is made from."""
+
+    def __init__(self, config: SearchR1Config) -> None:
+        super().__init__(config)
+        self.roles["checker"] = Role("checker", frozenset({"question"}), ("</answer>",), 32)
+
+
+class Taught(Checked):
+    def teacher(self, errors: TeacherErrors) -> Teacher:
+        return super().teacher(errors)
+
+
+def test_an_inherited_teacher_does_not_speak_for_a_role_that_it_does_not_know(renderer: Renderer) -> None:
+    config = SearchR1Config(prompts="compact")
+    with pytest.raises(
+        InputError, match=r"method search_r1 has the teacher of search_r1, which does not know its role checker; write Checked\.teacher"
+    ):
+        rows(renderer, Checked(config))
+    assert rows(renderer, Taught(config))
+    assert rows(renderer, Checked(config).in_stage(Stage("sft", "sft"), cast={"checker": "frozen"}), slots=["shared"])
+
+
+def test_an_inherited_teacher_of_the_same_roles_is_taken(renderer: Renderer) -> None:
+    class Shorter(SearchR1):
+        pass
+
+    assert rows(renderer, Shorter(SearchR1Config(prompts="compact", max_turns=1)))

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from rolecast.methods.coda.state import CodaState, Pair
 from rolecast.tags import tagged
-from rolecast.teachers.base import TeacherErrors, best_answer, next_query, reasoning
+from rolecast.teachers.base import TeacherErrors, best_answer, checked, next_query, reasoning
 from rolecast.types import Hop, Question, Trajectory
-from rolecast.world.grammar import Fact, facts_in, forward_query, inverse_query, names, rephrased
+from rolecast.world.grammar import DATED, Fact, facts_in, forward_query, inverse_query, names, rephrased
 
 NOTHING = "unknown"  # an executor's word for: not found
 _TWO_FACTS = re.compile(r"^(\w+) of the (\w+) of (\w+ \w+)$")
@@ -43,7 +43,7 @@ class CodaTeacher:
         asked = [pair.task for pair in state.pairs]
         task = next_query(believed, known, asked, self._errors, rng) if len(asked) < self._max_turns - 1 else None
         if task is None:
-            return tagged("think", reasoning(believed, known)) + tagged("answer", best_answer(believed, known))
+            return tagged("think", reasoning(believed, known, asked)) + tagged("answer", best_answer(believed, known, asked))
         if self._depth > 1 and (both := _two_facts(believed, task)) and both not in asked:
             task = both
         return tagged("think", "next fact") + tagged("task", task)
@@ -65,7 +65,8 @@ class CodaTeacher:
         known = " ".join([*state.notes, *(fact.sentence for fact in kept)])
         query = next_query(question, known, state.queries, self._errors, rng) if len(state.queries) < self._max_turns - 1 else None
         if query is None:
-            return refine + tagged("think", reasoning(question, known)) + tagged("answer", best_answer(question, known))
+            thought, answer = reasoning(question, known, state.queries), best_answer(question, known, state.queries)
+            return refine + tagged("think", thought) + tagged("answer", answer)
         return refine + tagged("think", "next fact") + tagged("search", query)
 
     def _refine(self, state: CodaState, rng: random.Random) -> list[Fact]:
@@ -97,7 +98,7 @@ def take_at_word(question: Question, pairs: Sequence[Pair]) -> tuple[Question, s
             hop = replace(hop, subject=facts[0].subject)
         known += facts
         hops.append(hop)
-    gold = replace(question.gold, answers=(_conclusion(question.type, hops, known),), chain=tuple(hops))
+    gold = replace(question.gold, answers=(_conclusion(question, hops, known),), chain=tuple(hops))
     return replace(question, gold=gold), " ".join(fact.sentence for fact in known)
 
 
@@ -110,12 +111,17 @@ def _facts(hop: Hop, result: str) -> list[Fact]:
     return [Fact(subject, hop.relation, hop.object) for subject in result.split(" and ")]
 
 
-def _conclusion(kind: str, hops: Sequence[Hop], known: Sequence[Fact]) -> str:
+def _conclusion(question: Question, hops: Sequence[Hop], known: Sequence[Fact]) -> str:
     """The answer that follows if these are all facts."""
-    if kind == "chain":
-        return hops[-1].object
-    if kind == "comparison":
+    if question.type in ("chain", "unanswerable"):
+        return hops[-1].object or NOTHING
+    if question.type == "comparison":
+        if dated := [hop for hop in hops if hop.relation in DATED.values()]:
+            return min(dated, key=lambda hop: hop.object).subject
         return "yes" if hops[0].object == hops[1].object else "no"
+    if checked(question):
+        [wanted] = {hop.object for hop in question.gold.chain if hop.subject == question.gold.answers[0]}
+        return next((hop.subject for hop in hops[1:] if hop.object == wanted), NOTHING)
     return Counter(fact.subject for fact in known).most_common(1)[0][0] if known else NOTHING
 
 

@@ -23,7 +23,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A search and what it found, as the planner sees it: nothing of it is fetched yet."""
+    """A search and what it found."""
 
     query: str
     sources: Sequence[Source]
@@ -37,12 +37,17 @@ class Assigned:
     text: str
     key_points: Sequence[str]
     reports: Mapping[str, str]  # by the aggregate that wrote it
-    evidence: Sequence[Source]
+    evidence: Sequence[Found]
+
+    @property
+    def sources(self) -> list[Source]:
+        return [source for found in self.evidence for source in found.sources]
 
 
 @dataclass(slots=True)
 class DecomposerState:
-    """`draft`: the first graph, as it was written; "" where it was no plan. `plan`: the graph that is executed.
+    """`draft`: the first graph, as it was written; "" where it was no plan. `results`: what its searches found, nothing of it fetched.
+    `plan`: the graph that is executed.
 
     `structure`, `turns`, `fetches` and `short_answer` are what the config allows or asks for, as prompts tell it.
     """
@@ -78,14 +83,14 @@ class DecomposerState:
         assert self.plan is not None
         parents = self.plan.parents(node.id)
         reports = {parent.id: self.reports[parent.id] for parent in parents if parent.type == "aggregate"}
-        numbers = [number for parent in parents if parent.type == "search" for number in self.found[parent.text]]
-        return Assigned(node.id, node.text, node.key_points, reports, self.shown(numbers))
+        evidence = [Found(parent.text, self.shown(self.found[parent.text])) for parent in parents if parent.type == "search"]
+        return Assigned(node.id, node.text, node.key_points, reports, evidence)
 
     def citable(self) -> list[Source]:
         """What the final report may cite: the evidence that the branches cite, and that of searches which feed the answer."""
         assert self.final is not None
         cited = [number for report in self.final.reports.values() for number in citations(report)]
-        direct = [source.number for source in self.final.evidence]
+        direct = [source.number for source in self.final.sources]
         return self.shown(sorted({*direct, *(number for number in cited if 0 < number <= len(self.sources))}))
 
     def kept(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class DecomposerTeacher:
 
     def _report(self, node: Assigned, rng: random.Random) -> str:
         said = [sentence for report in node.reports.values() for sentence in _sentences(report)]
-        said += [stated for point in node.key_points for stated in _answers(point, node.evidence)]
+        said += [stated for point in node.key_points for stated in _answers(point, node.sources)]
         said = list(dict.fromkeys(said))
         if said and rng.random() < self.errors.skip_point:
             said.remove(rng.choice(said))
@@ -120,7 +120,7 @@ def final_report(question: Question, node: Assigned) -> str:
     """What the branches say, each sentence once, and the gold facts among evidence that feeds the answer directly."""
     gold = {hop.fact for hop in question.gold.chain}
     said = [sentence for report in node.reports.values() for sentence in _sentences(report)]
-    said += [f"{fact.sentence}[{source.number}]" for source in node.evidence for fact in facts_in(source.text) if fact.sentence in gold]
+    said += [f"{fact.sentence}[{source.number}]" for source in node.sources for fact in facts_in(source.text) if fact.sentence in gold]
     return " ".join(dict.fromkeys(said)) or "nothing"
 
 

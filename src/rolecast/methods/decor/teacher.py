@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from rolecast.methods.decor.condense import condense
 from rolecast.methods.decor.state import STOP, DecorState
 from rolecast.tags import tagged
 from rolecast.teachers.base import TeacherErrors, best_answer, kept_facts, next_query, reasoning
@@ -25,4 +26,7 @@ class DecorTeacher:
         if role == "filter":
             kept = kept_facts(state.documents, state.sub_query, self._errors, rng)
             return tagged("think", "keep" if kept else "nothing") + tagged("filter", " ".join(kept))
+        if role == "condenser":
+            assert state.entry is not None
+            return tagged("facts", condense(state.entry.evidence))
         return tagged("think", reasoning(question, known, state.queries)) + tagged("answer", best_answer(question, known, state.queries))

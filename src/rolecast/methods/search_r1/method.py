@@ -7,31 +7,26 @@ from typing import Literal
 
 from pydantic import Field
 
-from rolecast.methods.base import Method, MethodConfig, imitation
-from rolecast.methods.information import SOURCES, information
+from rolecast.methods.base import imitation
+from rolecast.methods.information import SOURCES
 from rolecast.methods.registry import register
-from rolecast.methods.search_r1.state import SearchR1State
 from rolecast.methods.search_r1.teacher import SearchR1Teacher
+from rolecast.methods.transcript import Move, PassagesConfig, PassageTranscript
 from rolecast.ports import Embed, Judge
 from rolecast.rewards.abstention import Answered, shares
 from rolecast.rewards.evidence import sufficient
 from rolecast.rewards.text import exact_match, token_f1
-from rolecast.rollout.env import Env, LiveThread
+from rolecast.rollout.env import LiveThread
 from rolecast.tags import blocks
 from rolecast.teachers.base import Teacher, TeacherErrors
-from rolecast.types import KlTerm, Objective, Observation, Passage, PolicyTerm, Question, Reward, Role, Stage, Trajectory, Unit, ValueTerm
+from rolecast.types import KlTerm, Objective, Observation, PolicyTerm, Reward, Role, Stage, Trajectory, Unit, ValueTerm
 
 OPEN, CLOSE = "<information>", "</information>"
-FRAME = (f"\n{OPEN}", f"{CLOSE}\n")
 
 
-class SearchR1Config(MethodConfig):
+class SearchR1Config(PassagesConfig):
     name: Literal["search_r1"] = "search_r1"  # which method
     algorithm: Literal["grpo", "ppo"] = "grpo"  # group baseline, or value head with GAE
-    max_turns: int = Field(4, ge=1)  # searches, before one last turn without
-    k: int = Field(3, ge=1)  # passages of a search
-    max_tokens: int = Field(500, ge=1)  # new tokens a turn
-    observation_tokens: int = Field(500, ge=8)  # of what a search shows; longer is cut inside
     reward: Literal["outcome", "format"] = "outcome"  # exact match, or graded by format
     retrieval_bonus: float = Field(0.0, ge=0)  # format reward: for a gold answer among the passages, where wrong and valid
     whiten: bool = True  # PPO advantages over a batch's action tokens
@@ -44,11 +39,14 @@ class SearchR1Config(MethodConfig):
 
 
 @register
-class SearchR1(Method):
+class SearchR1(PassageTranscript):
     name = "search_r1"
     trained = True
     config_type = SearchR1Config
     presets = ("grpo", "ppo")
+    speaker = "searcher"
+    again = "\nThat was neither a search nor an answer. Put a query in <search> </search> or the answer in <answer> </answer>.\n"
+    frame = (f"\n{OPEN}", f"{CLOSE}\n")
     config: SearchR1Config
 
     def __init__(self, config: SearchR1Config) -> None:
@@ -57,40 +55,11 @@ class SearchR1(Method):
             "searcher": Role("searcher", frozenset({"question"}), ("</search>", "</answer>"), config.max_tokens),
         }
 
-    @property
-    def k(self) -> int:
-        return self.config.k
-
     def teacher(self, errors: TeacherErrors) -> Teacher:
         return SearchR1Teacher(errors, self.config.max_turns)
 
-    async def rollout(self, question: Question, env: Env) -> str | None:
-        """Up to `max_turns` searches and one last turn in which only an answer counts."""
-        state = SearchR1State(question.text)
-        role = self.roles["searcher"]
-        thread = env.open(role, self.messages(role, state), state=state)
-        for turn in range(self.config.max_turns + 1):
-            _, move = await thread.act(parse)
-            if move is not None and "answer" in move:
-                return move["answer"]
-            if turn == self.config.max_turns:
-                return None
-            await self._respond(move, thread, env)
-        return None
-
-    async def _respond(self, move: dict[str, str] | None, thread: LiveThread, env: Env) -> None:
-        """Passages for a search; for anything else a request to try again, without penalty."""
-        if move is None:
-            thread.observe(
-                "\nThat was neither a search nor an answer. Put a query in <search> </search> or the answer in <answer> </answer>.\n"
-            )
-            return
-        passages = await env.search(move["search"], self.config.k)
-        thread.observe(self.information(passages, env), SOURCES)
-
-    def information(self, passages: Sequence[Passage], env: Env) -> str:
-        """The observation, cut inside to its token limit."""
-        return information(passages, self.config.prompts, FRAME, self.config.observation_tokens, env)
+    def read(self, text: str, thread: LiveThread) -> Move | None:
+        return parse(text)
 
     async def score(self, trajectory: Trajectory, judge: Judge, embed: Embed) -> list[Reward]:
         """`outcome` is EM; the format variant also counts whether every move was well formed."""

@@ -1,0 +1,56 @@
+"""A run's budget: tokens that trained roles sample while the run learns by reinforcement, probes and prepared episodes included.
+
+Greedy replies to dev and test questions are no part of it. RL stages share it: each may take an equal part of what is left.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
+
+from rolecast.config import RunConfig
+from rolecast.stages.run import Run
+from rolecast.types import Stage
+
+
+def trained_roles(config: RunConfig, stage: Stage) -> frozenset[str]:
+    """Roles whose tokens count where the stage samples: in RL those that speak with a slot that it trains; where nothing is trained,
+    in a rollout stage or an evaluation, those that it or any stage before it has trained."""
+    stages = [stage] if stage.kind == "rl" else [*_before(config.schedule, stage), stage]
+    return frozenset(role for of in stages for role, spec in config.method_in(of).roles.items() if spec.slot in of.trained)
+
+
+def ever_trained(config: RunConfig, stage: Stage) -> frozenset[str]:
+    """Roles that were trained when the stage ends."""
+    stages = [*_before(config.schedule, stage), stage]
+    return frozenset(role for of in stages for role in trained_roles(config, of))
+
+
+def allowance(run: Run, stage: Stage) -> int | None:
+    """Tokens that the stage may sample; it ends at the step that passes them. None where the run has no budget.
+
+    What earlier stages left is shared out evenly among this RL stage and those that follow: the last one gets all that is left.
+    """
+    if run.config.budget is None:
+        return None
+    schedule = run.config.schedule
+    spent = sum(int(account["sampled"]) for account in accounts(run, _before(schedule, stage)).values())
+    to_come = [of for of in schedule if of.kind == "rl" and of not in _before(schedule, stage)]
+    return max(0, (run.config.budget - spent) // len(to_come))
+
+
+def accounts(run: Run, stages: Sequence[Stage]) -> dict[str, dict[str, Any]]:
+    """What each finished RL or rollout stage cost, by its name, as its artifact tells, and why RL ended."""
+    found = {}
+    for stage in stages:
+        manifest = run.manifest(run.result(stage))
+        made = json.loads(manifest)["provenance"] if manifest is not None else {}
+        if "cost" in made:
+            found[stage.name] = {**made["cost"], **({"ended": made["ended"]} if made.get("ended") else {})}
+    return found
+
+
+def _before(schedule: Sequence[Stage], stage: Stage) -> list[Stage]:
+    return list(takewhile(lambda of: of.name != stage.name, schedule))

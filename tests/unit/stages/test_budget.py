@@ -1,0 +1,137 @@
+"""What counts of a run's budget, how stages share it, and that RL ends where it is spent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_rl import THE_THE, Idling
+
+from rolecast.config import RunConfig, make_config
+from rolecast.evaluation.cost import Cost, cost_of, read_cost
+from rolecast.learner.ranks import ALONE
+from rolecast.methods.decor import Decor
+from rolecast.schedule import find
+from rolecast.stages import rl as rl_stage
+from rolecast.stages.budget import accounts, allowance, ever_trained, trained_roles
+from rolecast.stages.metrics import read_metrics
+from rolecast.stages.report import _budget
+from rolecast.stages.rl import Trainer
+from rolecast.stages.run import Run
+from rolecast.stages.stopping import Stopping
+from rolecast.store.artifact import writing
+from rolecast.types import Action, Objective, Observation, PolicyTerm, Role, Stage, Thread, Trajectory
+
+FROM_SFT = Decor(RunConfig().method).schedule()[0]  # type: ignore[arg-type]
+ROUNDS = (
+    FROM_SFT,
+    Stage("first", "rl", "sft", (Objective("a", "planner", 1e-3, "group", PolicyTerm()),), merges=("planner",), slots={"planner": "planner"}),
+    Stage("plans", "rollout", "first", slots={"planner": "frozen"}),
+    Stage("second", "rl", "first", (Objective("b", "answerer", 1e-3, "group", PolicyTerm()),), slots={"answerer": "answerer"}, data="plans"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Of a method whose planner learns first, then is frozen and plays, and whose answerer learns on that."""
+    monkeypatch.setattr(Decor, "schedule", lambda self: ROUNDS)
+    monkeypatch.setattr(Decor, "prepare", lambda self, trajectory: None)
+    return Run(tmp_path, make_config({"budget": 1000}, "here"))
+
+
+def ended(run: Run, stage: str, sampled: int, why: str = "budget") -> None:
+    of = find(run.config.schedule, stage)
+    with writing(run.result(of), "model" if of.trains else "questions", {"cost": asdict(Cost(sampled)), "ended": why}):
+        pass
+
+
+def roles_of(run: Run, stage: str) -> tuple[frozenset[str], frozenset[str]]:
+    of = find(run.config.schedule, stage)
+    return trained_roles(run.config, of), ever_trained(run.config, of)
+
+
+def test_whose_tokens_count(run: Run) -> None:
+    planner, everyone = frozenset({"planner"}), frozenset({"planner", "filter", "answerer"})
+    assert roles_of(run, "first") == (planner, everyone)
+    assert roles_of(run, "plans") == (everyone, everyone)  # also the planner, which is frozen by now: SFT and RL have trained it
+    assert roles_of(run, "second") == (frozenset({"answerer"}), everyone)
+
+
+def test_rl_stages_share_what_earlier_ones_left(run: Run) -> None:
+    first, second = (find(run.config.schedule, name) for name in ("first", "second"))
+    assert allowance(run, first) == 500
+    ended(run, "first", 510)
+    assert allowance(run, first) == 500  # as before: a stage's own tokens are not taken from it
+    ended(run, "plans", 90)
+    assert allowance(run, second) == 1000 - 510 - 90
+    assert accounts(run, ROUNDS)["first"] == {**asdict(Cost(510)), "ended": "budget"}
+    found = _budget(run)
+    assert (found["tokens"], found["sampled"], list(found["stages"])) == (1000, 600, ["first", "plans"])
+
+
+def test_nothing_is_left_where_earlier_stages_spent_more(run: Run) -> None:
+    ended(run, "first", 2000)
+    assert allowance(run, find(run.config.schedule, "second")) == 0
+
+
+def test_without_a_budget_nothing_is_limited(run: Run) -> None:
+    assert allowance(Run(run.path, RunConfig()), ROUNDS[1]) is None
+
+
+def test_costs_tell_who_spoke_what_was_read_and_the_longest_context() -> None:
+    def said(role: str, read: int, spoken: int, probe: bool = False) -> Thread:
+        return Thread(
+            role, role, "", probe=probe, turns=[Observation((1,) * read, ""), Action("a", (1,) * spoken, (0.0,) * spoken, "v", "", "stop")]
+        )
+
+    first = Trajectory(
+        "t", THE_THE, "g", 0, "decor", 0, threads=[said("planner", 5, 2), said("judge", 1, 4)], searches=2, judge_calls=3, judge_tokens=70
+    )
+    outside = Trajectory("v", THE_THE, "g", 2, "decor", 0, threads=[replace(said("planner", 0, 3), slot="external:endpoint")])
+    assert cost_of([outside], {"planner"}) == Cost(0, 3, context={"planner": 3})
+    second = Trajectory("u", THE_THE, "g", 1, "decor", 0, threads=[said("planner", 3, 9, probe=True)], searches=1)
+    cost = cost_of([first, second], {"planner"})
+    assert cost == Cost(11, 4, 9, 3, 3, 70, {"planner": 12, "judge": 5})
+    assert cost + Cost(1, context={"planner": 20, "filter": 1}) == Cost(12, 4, 9, 3, 3, 70, {"planner": 20, "judge": 5, "filter": 1})
+    assert read_cost(json.loads(json.dumps(asdict(cost)))) == cost
+
+
+class Spending(Idling):
+    """Each step samples ten tokens."""
+
+    def sample(self, step: int) -> tuple[Any, dict[str, float]]:
+        self.trainer.sampler.cost += Cost(10)  # type: ignore[union-attr]
+        return super().sample(step)
+
+
+@pytest.mark.parametrize(("allowed", "steps", "why"), [(None, 5, "steps"), (25, 3, "budget"), (30, 3, "budget"), (31, 4, "budget"), (99, 5, "steps"), (0, 0, "budget")])  # fmt: skip
+def test_a_stage_ends_at_the_step_that_passes_its_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: int | None, steps: int, why: str
+) -> None:
+    run = Spending(tmp_path, monkeypatch, "ttttt")
+    run.trainer.allowed = allowed
+    monkeypatch.setattr(Trainer, "open", lambda *arguments: run.trainer)
+    rl_stage.rl(run.run, run.stage, ALONE)
+    rows = read_metrics(run.run.stage("rl"))
+    assert [row["step"] for row in rows] == list(range(steps + 1))
+    assert "dev/em" in rows[-1]  # what it ends with is evaluated
+    made = json.loads((run.run.model("rl") / "manifest.json").read_text())["provenance"]
+    assert (made["ended"], made["cost"]["sampled"]) == (why, 10 * steps)
+
+
+def test_what_was_sampled_before_a_checkpoint_counts_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Spending(tmp_path, monkeypatch, "ttttt")
+    run.trainer.allowed, run.trainer.start = 25, 1
+    run.trainer.progress.cost = asdict(Cost(10))
+    run.trainer.sampler.cost = Cost(10)  # type: ignore[union-attr]
+    run.trainer.train(Stopping(ALONE))
+    assert read_metrics(run.run.stage("rl"))[-1]["step"] == 3
+
+
+def test_roles_with_a_slot_of_another_stage_do_not_count(run: Run) -> None:
+    spoken = replace(ROUNDS[3], slots={"answerer": "answerer", "filter": "answerer"})
+    assert trained_roles(run.config, spoken) == {"answerer", "filter"}
+    assert isinstance(run.config.method_in(spoken).roles["filter"], Role)
