@@ -69,7 +69,7 @@ def test_what_is_refused_is_told_to_the_model(url: str, monkeypatch: pytest.Monk
 
 def test_over_a_run_that_is_served_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     team = small_team(taught())
-    monkeypatch.setattr(serve, "open_agent", lambda run, stage, retriever, rewriter: team(AgentSettings(run=run), retriever))
+    monkeypatch.setattr(serve, "open_agent", lambda run, stage, retriever, *_: team(AgentSettings(run=run), retriever))
     with agent_beside(AgentSettings(run="r", host="127.0.0.1", port=0)) as url:
         reply = asyncio.run(called(make_tool_server(agent_client(url)), QUESTION)).structured_content
         assert reply["answer"] in ANSWERS

@@ -26,6 +26,8 @@ class Costly:
 class Asking:
     """A method that asks its judge as often as it has costs."""
 
+    probed: frozenset[str] = frozenset()
+
     def __init__(self, costs: Sequence[int]) -> None:
         self.costs = costs
 
