@@ -10,7 +10,7 @@ from rolecast.methods.registry import find
 from rolecast.types import Gold, Hop, Observation, Passage, Question, Trajectory
 
 STYLES = ("instruct", "compact")
-CANARY = re.compile(r"zq\w+qz")
+CANARY = re.compile(r"zq(\w+?)qz")
 
 
 def canary(name: str) -> str:
@@ -18,7 +18,7 @@ def canary(name: str) -> str:
 
 
 def canaries_in(text: str) -> set[str]:
-    return {found[2:-2] for found in CANARY.findall(text)}
+    return set(CANARY.findall(text))
 
 
 def document(name: str) -> Passage:

@@ -6,31 +6,16 @@ and documents, never what the searcher thought or asked. A prompt must hold exac
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 
 import pytest
+from canaries import STYLES, canaries_in, canary, document
 from dac_episodes import dac, episode
 from scripted import said
 
 from rolecast.methods.dac.state import DacState
 from rolecast.rollout.render import Renderer
 from rolecast.types import Action, Gold, Hop, Observation, Passage, Question, Trajectory
-
-STYLES = ("instruct", "compact")
-CANARY = re.compile(r"zq\w+qz")
-
-
-def canary(name: str) -> str:
-    return f"zq{name}qz"
-
-
-def canaries_in(text: str) -> set[str]:
-    return {found[2:-2] for found in CANARY.findall(text)}
-
-
-def document(name: str) -> Passage:
-    return Passage(canary(f"{name}id"), canary(f"{name}title"), canary(f"{name}text"), 0.5)
 
 
 def state() -> DacState:

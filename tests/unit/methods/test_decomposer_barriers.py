@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from canaries import STYLES, canaries_in, canary
 from decomposer_episodes import Library
 from jinja2 import UndefinedError
 from scripted import ScriptedEngine, play, prompt_of
@@ -21,16 +22,6 @@ from rolecast.rollout.render import Renderer
 from rolecast.schedule import find
 from rolecast.tags import tagged
 from rolecast.types import Gold, Hop, Observation, Passage, Question, RubricItem, Trajectory
-
-STYLES = ("instruct", "compact")
-
-
-def canary(name: str) -> str:
-    return f"zq{name}qz"
-
-
-def canaries_in(text: str) -> set[str]:
-    return {found[2:-2] for found in re.findall(r"zq\w+?qz", text)}
 
 
 def document(name: str) -> Passage:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from canaries import STYLES, canaries_in, canary, document
 from jinja2 import UndefinedError
 from mask_episodes import END, answered, episode, mask, plan
 from scripted import prompt_of
@@ -18,20 +18,6 @@ from rolecast.methods.mask.state import MaskState, Searched, Step
 from rolecast.rollout.render import Renderer
 from rolecast.tags import tagged
 from rolecast.types import Gold, Hop, Observation, Passage, Question, Trajectory
-
-STYLES = ("instruct", "compact")
-
-
-def canary(name: str) -> str:
-    return f"zq{name}qz"
-
-
-def canaries_in(text: str) -> set[str]:
-    return set(re.findall(r"zq(\w+?)qz", text))
-
-
-def document(name: str) -> Passage:
-    return Passage(canary(f"{name}id"), canary(f"{name}title"), canary(f"{name}text"), 0.5)
 
 
 def state_of() -> MaskState:
