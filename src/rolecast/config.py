@@ -96,6 +96,8 @@ class DataConfig(Closed):
             raise ValueError("set data.world, or all of data.corpus, data.train, data.dev and data.test")
         if self.world is not None and any(files):
             raise ValueError("data.world and data files exclude each other; set data.world to null to use files")
+        if away := [file for file in files if file and "://" in file]:
+            raise ValueError(f"{away[0]} is an address, and data is read from files; copy it here, or where every job sees it")
         return self
 
     @property
