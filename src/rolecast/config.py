@@ -264,7 +264,9 @@ class RunConfig(Closed):
     @classmethod
     def _stages_of_the_schedule(cls, given: Any, info: ValidationInfo) -> Any:
         """Every stage of the method's schedule, with the settings of its kind."""
-        if not isinstance(given, dict) or "method" not in info.data:
+        if "method" not in info.data:
+            return {}  # nothing is known of them, and what is wrong with the method is what there is to say
+        if not isinstance(given, dict):
             return given
         method = make_method(info.data["method"])
         if untrained := [stage for stage in method.schedule() if stage.kind not in STAGE_KINDS]:

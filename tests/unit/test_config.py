@@ -43,8 +43,17 @@ def test_presets_load(path: Path) -> None:
     assert read_json_config(config.model_dump_json()) == config
 
 
-def test_an_empty_file_is_the_default(write: Write) -> None:
-    assert load_config(write("")) == RunConfig()
+def test_an_empty_mapping_is_the_default_and_an_empty_file_is_none(write: Write) -> None:
+    assert load_config(write("{}")) == RunConfig()
+    assert "holds nothing; write the keys of the config into it" in message(write("# name: forgotten\n"))
+
+
+@pytest.mark.parametrize("method", ["{name: decor, prompts: compact, kk: 5}", "{name: decr}", "{name: decor, k: many}"])
+def test_what_is_wrong_with_a_method_is_all_that_is_said(write: Write, method: str) -> None:
+    """Without it nothing is known of the stages."""
+    said = message(write(f"method: {method}\nstages: {{sft: {{steps: 5, batch: 2, lr: 1e-3}}, rl: {{steps: 5, group: 2}}}}"))
+    assert "method" in said
+    assert "more" not in said
 
 
 def test_values_and_overrides(write: Write) -> None:
@@ -69,7 +78,7 @@ def test_an_override_makes_sections_that_the_file_lacks_or_leaves_empty(write: W
 def test_a_stage_outside_of_the_stages_is_told_where_it_belongs(write: Write, key: str) -> None:
     said = f"{key!r} is no key of a config: a stage's settings stand under stages.{key}"
     assert said in message(write(f"{key}: {{steps: 5}}"))
-    assert said in message(write(""), [f"{key}.steps=5"])
+    assert said in message(write("{}"), [f"{key}.steps=5"])
 
 
 @pytest.mark.parametrize(
@@ -92,7 +101,7 @@ def test_every_stage_of_the_schedule_has_settings_in_its_order(write: Write) -> 
 
 
 def test_the_last_override_counts(write: Write) -> None:
-    assert load_config(write(""), ["seed=1", "seed=2"]).seed == 2
+    assert load_config(write("{}"), ["seed=1", "seed=2"]).seed == 2
 
 
 def test_a_method_is_chosen_by_its_name(write: Write) -> None:
