@@ -278,3 +278,34 @@ def test_a_rollout_stage_has_settings_of_its_own(monkeypatch: pytest.MonkeyPatch
     for key in ("steps", "optimizer", "checkpoint_every"):
         with pytest.raises(InputError, match=rf"plans.{key}: unknown key"):
             make_config({"stages": {"plans": {key: {}}}}, "here")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("stages.sft.optimizer.betas", "[2, 3]", "betas.0: Input should be less than 1"),
+        ("stages.sft.optimizer.betas", "[0.9, -1]", "betas.1: Input should be greater than or equal to 0"),
+        ("stages.sft.optimizer.weight_decay", "1e+300", "weight_decay: Input should be less than or equal to 10"),
+        ("stages.sft.optimizer.max_grad_norm", ".inf", "max_grad_norm: Input should be a finite number"),
+        ("stages.sft.lr", ".inf", "lr: Input should be a finite number"),
+        ("stages.sft.lr", ".nan", "lr: Input should be"),
+        ("stages.sft.lr", "1e+20", "lr: Input should be less than or equal to 100"),
+        ("stages.sft.errors.stop_early", ".nan", "errors.stop_early: Input should be"),
+        ("stages.rl.temperature", ".inf", "temperature: Input should be a finite number"),
+        ("retriever.patience", ".inf", "patience: Input should be a finite number"),
+        ("stages.sft.steps", str(10**23), "stages.sft.steps: is larger than any number"),
+        ("stages.rl.group", str(10**13), "stages.rl.group: is larger than any number"),
+        ("method.k", str(10**23), "method.k: is larger than any number"),
+        ("data.world.questions.dev", str(10**23), "data.world.questions.dev: is larger than any number"),
+        ("model.scratch.hidden", "10000000", "at most 1e+09; name a larger one by model.path"),
+        ("model.scratch.layers", "10000000", "at most 1e+09; name a larger one by model.path"),
+    ],
+)
+def test_numbers_that_torch_cannot_take_are_refused(write: Write, key: str, value: str, reason: str) -> None:
+    said = message(write("method: {name: decor}"), [f"{key}={value}"])
+    assert reason in said
+    assert "\n" not in said
+
+
+def test_a_seed_may_be_any_that_torch_takes(write: Write) -> None:
+    assert load_config(write("{}"), [f"seed={2**63 - 1}"]).seed == 2**63 - 1
