@@ -23,7 +23,7 @@ T = TypeVar("T")
 class TeacherErrors(BaseModel):
     """Probability of each error at each decision where it can be made."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     stop_early: float = Field(0.0, ge=0, le=1)  # stops though a fact is missing
     wrong_relation: float = Field(0.0, ge=0, le=1)  # asks for another relation of the right entity
