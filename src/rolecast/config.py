@@ -5,7 +5,7 @@ Each part is defined beside what it configures where that part has a module of i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -41,8 +41,12 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Cast = Annotated[Slot, Field(pattern=f"^(frozen|{EXTERNAL}.+)$")]
 
 
+SMALL = 10**9  # weights of a model from scratch, in its layers: with their optimizer 16 GB
+MOST = 10**12  # of any number but the seed: above it counters and tensors no longer hold it
+
+
 class Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ScratchConfig(Closed):
@@ -58,6 +62,11 @@ class ScratchConfig(Closed):
     def _heads_fit(self) -> ScratchConfig:
         if self.hidden % self.heads:
             raise ValueError(f"hidden {self.hidden} is no multiple of heads {self.heads}")  # transformers refuses it
+        weights = self.layers * self.hidden * (4 * self.heads * self.head_dim + 3 * self.feed_forward)
+        if weights > SMALL:
+            raise ValueError(
+                f"its layers would have {weights:.1e} weights, and a model from scratch has at most {SMALL:.0e}; name a larger one by model.path"
+            )
         return self
 
 
@@ -97,6 +106,8 @@ class DataConfig(Closed):
             raise ValueError("set data.world, or all of data.corpus, data.train, data.dev and data.test")
         if self.world is not None and any(files):
             raise ValueError("data.world and data files exclude each other; set data.world to null to use files")
+        if away := [file for file in files if file and "://" in file]:
+            raise ValueError(f"{away[0]} is an address, and data is read from files; copy it here, or where every job sees it")
         return self
 
     @property
@@ -164,7 +175,7 @@ class SftConfig(TrainedConfig):
 
     steps: int = Field(1000, ge=0, json_schema_extra=SEGMENT)  # updates
     batch: int = Field(16, ge=1)  # rows (turns) of a step
-    lr: float = Field(2e-3, gt=0)  # peak learning rate
+    lr: float = Field(2e-3, gt=0, le=100)  # peak learning rate
     errors: TeacherErrors = TeacherErrors()
     mix: dict[str, Share] = {}  # share of rows of each role; empty takes them as episodes have them
     drills: int = Field(0, ge=0)  # how many of the steps, the first ones, are reading drills instead of turns; for models from scratch
@@ -263,7 +274,9 @@ class RunConfig(Closed):
     @classmethod
     def _stages_of_the_schedule(cls, given: Any, info: ValidationInfo) -> Any:
         """Every stage of the method's schedule, with the settings of its kind."""
-        if not isinstance(given, dict) or "method" not in info.data:
+        if "method" not in info.data:
+            return {}  # nothing is known of them, and what is wrong with the method is what there is to say
+        if not isinstance(given, dict):
             return given
         method = make_method(info.data["method"])
         if untrained := [stage for stage in method.schedule() if stage.kind not in STAGE_KINDS]:
@@ -377,9 +390,21 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 def make_config(data: dict[str, Any], origin: str) -> RunConfig:
     try:
-        return RunConfig.model_validate(data)
+        read = RunConfig.model_validate(data)
     except ValidationError as error:
         raise InputError(f"{origin}: {describe(error)}") from None
+    if beyond := next((key for key, value in _numbers(read.model_dump(mode="json")) if key != "seed" and abs(value) > MOST), None):
+        raise InputError(f"{origin}: {beyond}: is larger than any number that counts something here can be (10^12)")
+    return read
+
+
+def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
+    """All numbers of a config, by their keys."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield key, value
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, below in items:
+        yield from _numbers(below, f"{key}.{name}" if key else str(name))
 
 
 def read_json_config(text: str, origin: str = "config") -> RunConfig:

@@ -20,7 +20,7 @@ OURS = ("model", "messages", "stream", "stop", "n")  # keys of a request that ar
 class ExternalConfig(BaseModel):
     """An OpenAI-compatible endpoint: roles whose slot is external:NAME speak through it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     url: str = Field(json_schema_extra=HOW)  # its address up to and with /v1
     model: str = Field(min_length=1)  # the model's name there

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from rolecast.errors import InputError
+from rolecast.errors import ArtifactError, InputError
 
 
 def read_mapping(path: Path | None, overrides: Sequence[str], what: str) -> dict[str, Any]:
-    """A YAML file with `key.sub=value` overrides, values in YAML; without a file, or with an empty one, the overrides alone.
+    """A YAML file with `key.sub=value` overrides, values in YAML; without a file, the overrides alone.
 
     `what` the file is, for errors: a config, a spec.
     """
@@ -29,7 +29,7 @@ def read_mapping(path: Path | None, overrides: Sequence[str], what: str) -> dict
 
 def read_json(text: str, origin: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_distinct)
+        return json.loads(text, object_pairs_hook=distinct)
     except json.JSONDecodeError as error:
         raise InputError(f"{origin}: not JSON: {error}") from None
     except RecursionError:
@@ -38,7 +38,36 @@ def read_json(text: str, origin: str) -> Any:
         raise InputError(f"{origin}: {error}") from None
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def read_own(file: Path, shape: Any, mend: str) -> Any:
+    """A JSON file that a run wrote itself, held to a type. `ArtifactError` says where it is damaged, and what to do: `mend`."""
+    return _own(file.read_bytes(), TypeAdapter(shape), str(file), mend)
+
+
+def read_own_lines(file: Path, shape: Any, mend: str) -> list[Any]:
+    """As `read_own`, of JSON lines. A last one that was cut off by a crash is left out."""
+    *lines, _cut = file.read_bytes().split(b"\n")
+    reader = TypeAdapter(shape)
+    return [_own(line, reader, f"{file}, line {number},", mend) for number, line in enumerate(lines, 1)]
+
+
+def _own(data: bytes, reader: TypeAdapter[Any], where: str, mend: str) -> Any:
+    try:
+        value = json.loads(data.decode())
+        reader.validate_python(value)
+    except UnicodeDecodeError:
+        fault = "not UTF-8"
+    except json.JSONDecodeError as error:
+        fault = f"not JSON: {error}"
+    except RecursionError:
+        fault = "nested too deeply"
+    except ValidationError as error:
+        fault = describe(error, "it")
+    else:
+        return value
+    raise ArtifactError(f"{where} is damaged ({fault}); {mend}")
+
+
+def distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -70,13 +99,15 @@ def _read_yaml(text: str) -> Any:
 
 def _read_file(path: Path, what: str) -> dict[str, Any]:
     try:
-        data = _read_yaml(path.read_text()) or {}
+        data = _read_yaml(path.read_text())
     except FileNotFoundError:
         raise InputError(f"{path}: no such {what} file; see configs/ and docs/ for examples") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error.__class__.__name__})") from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    if data is None:
+        raise InputError(f"{path}: holds nothing; write the keys of the {what} into it, or {{}} for its defaults")
     if not isinstance(data, dict):
         raise InputError(f"{path}: a {what} is a mapping of keys to values")
     return data
@@ -102,10 +133,10 @@ def override(data: dict[str, Any], text: str) -> None:
         raise InputError(f"override {text!r}: {error}") from None
 
 
-def describe(error: ValidationError) -> str:
-    """The first fault of a validation, as one line with the key's full name."""
+def describe(error: ValidationError, whole: str = "config") -> str:
+    """The first fault of a validation, as one line with the key's full name, or the name of the `whole`."""
     first = error.errors()[0]
-    where = ".".join(map(str, first["loc"])) or "config"
+    where = ".".join(map(str, first["loc"])) or whole
     reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{where}: {reason}{more}"

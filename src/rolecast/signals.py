@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,6 +13,7 @@ from typing import NoReturn
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 CODES = tuple(128 + number for number in ENDING)  # what a process exits with that was told to end
+TWICE = 1.0  # seconds in which one SIGTERM may arrive on two ways
 Handler = Callable[[int, FrameType | None], None]
 
 
@@ -41,23 +43,39 @@ def handled(handler: Handler) -> Iterator[None]:
             signal.signal(number, old)
 
 
+class Told:
+    """The signal that told this process to end. A second Ctrl-C ends it at once, and so does a SIGTERM that cannot be the first one on
+    another way: a group's reaches a process itself and through its parent.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._since = 0.0
+
+    def first(self, number: int, before: Callable[[], object] = lambda: None) -> bool:
+        """Whether it is the first. One that ends all at once does not return; `before` that comes what is left to do."""
+        if not self.number:
+            self.number, self._since = number, time.monotonic()
+            return True
+        if number == signal.SIGINT or time.monotonic() - self._since >= TWICE:
+            before()
+            end_at_once(number)
+        return False
+
+
 @contextmanager
 def signals_raise() -> Iterator[None]:
-    """The first signal raises `Stopped` in the main thread. A second Ctrl-C ends the process at once; a second SIGTERM changes nothing."""
-    told = False
+    """The first signal raises `Stopped` in the main thread; see `Told` of a second one."""
+    told = Told()
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        if not told:
-            told = True
+        if told.first(number):
             raise Stopped(number)
-        if number == signal.SIGINT:
-            end_at_once()
 
     with handled(stop):
         yield
 
 
-def end_at_once() -> NoReturn:
+def end_at_once(number: int) -> NoReturn:
     os.write(2, b"rolecast: ended at once; what was not saved yet is lost\n")
-    os._exit(128 + signal.SIGINT)
+    os._exit(128 + number)

@@ -43,8 +43,17 @@ def test_presets_load(path: Path) -> None:
     assert read_json_config(config.model_dump_json()) == config
 
 
-def test_an_empty_file_is_the_default(write: Write) -> None:
-    assert load_config(write("")) == RunConfig()
+def test_an_empty_mapping_is_the_default_and_an_empty_file_is_none(write: Write) -> None:
+    assert load_config(write("{}")) == RunConfig()
+    assert "holds nothing; write the keys of the config into it" in message(write("# name: forgotten\n"))
+
+
+@pytest.mark.parametrize("method", ["{name: decor, prompts: compact, kk: 5}", "{name: decr}", "{name: decor, k: many}"])
+def test_what_is_wrong_with_a_method_is_all_that_is_said(write: Write, method: str) -> None:
+    """Without it nothing is known of the stages."""
+    said = message(write(f"method: {method}\nstages: {{sft: {{steps: 5, batch: 2, lr: 1e-3}}, rl: {{steps: 5, group: 2}}}}"))
+    assert "method" in said
+    assert "more" not in said
 
 
 def test_values_and_overrides(write: Write) -> None:
@@ -69,7 +78,7 @@ def test_an_override_makes_sections_that_the_file_lacks_or_leaves_empty(write: W
 def test_a_stage_outside_of_the_stages_is_told_where_it_belongs(write: Write, key: str) -> None:
     said = f"{key!r} is no key of a config: a stage's settings stand under stages.{key}"
     assert said in message(write(f"{key}: {{steps: 5}}"))
-    assert said in message(write(""), [f"{key}.steps=5"])
+    assert said in message(write("{}"), [f"{key}.steps=5"])
 
 
 @pytest.mark.parametrize(
@@ -92,7 +101,7 @@ def test_every_stage_of_the_schedule_has_settings_in_its_order(write: Write) -> 
 
 
 def test_the_last_override_counts(write: Write) -> None:
-    assert load_config(write(""), ["seed=1", "seed=2"]).seed == 2
+    assert load_config(write("{}"), ["seed=1", "seed=2"]).seed == 2
 
 
 def test_a_method_is_chosen_by_its_name(write: Write) -> None:
@@ -269,3 +278,34 @@ def test_a_rollout_stage_has_settings_of_its_own(monkeypatch: pytest.MonkeyPatch
     for key in ("steps", "optimizer", "checkpoint_every"):
         with pytest.raises(InputError, match=rf"plans.{key}: unknown key"):
             make_config({"stages": {"plans": {key: {}}}}, "here")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("stages.sft.optimizer.betas", "[2, 3]", "betas.0: Input should be less than 1"),
+        ("stages.sft.optimizer.betas", "[0.9, -1]", "betas.1: Input should be greater than or equal to 0"),
+        ("stages.sft.optimizer.weight_decay", "1e+300", "weight_decay: Input should be less than or equal to 10"),
+        ("stages.sft.optimizer.max_grad_norm", ".inf", "max_grad_norm: Input should be a finite number"),
+        ("stages.sft.lr", ".inf", "lr: Input should be a finite number"),
+        ("stages.sft.lr", ".nan", "lr: Input should be"),
+        ("stages.sft.lr", "1e+20", "lr: Input should be less than or equal to 100"),
+        ("stages.sft.errors.stop_early", ".nan", "errors.stop_early: Input should be"),
+        ("stages.rl.temperature", ".inf", "temperature: Input should be a finite number"),
+        ("retriever.patience", ".inf", "patience: Input should be a finite number"),
+        ("stages.sft.steps", str(10**23), "stages.sft.steps: is larger than any number"),
+        ("stages.rl.group", str(10**13), "stages.rl.group: is larger than any number"),
+        ("method.k", str(10**23), "method.k: is larger than any number"),
+        ("data.world.questions.dev", str(10**23), "data.world.questions.dev: is larger than any number"),
+        ("model.scratch.hidden", "10000000", "at most 1e+09; name a larger one by model.path"),
+        ("model.scratch.layers", "10000000", "at most 1e+09; name a larger one by model.path"),
+    ],
+)
+def test_numbers_that_torch_cannot_take_are_refused(write: Write, key: str, value: str, reason: str) -> None:
+    said = message(write("method: {name: decor}"), [f"{key}={value}"])
+    assert reason in said
+    assert "\n" not in said
+
+
+def test_a_seed_may_be_any_that_torch_takes(write: Write) -> None:
+    assert load_config(write("{}"), [f"seed={2**63 - 1}"]).seed == 2**63 - 1

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rolecast.errors import InputError
-from rolecast.reading import read_json, read_mapping
+from rolecast.errors import ArtifactError, InputError
+from rolecast.reading import read_json, read_mapping, read_own, read_own_lines
 
 Write = Callable[[str], Path]
 
@@ -58,7 +58,7 @@ def test_a_key_that_is_given_twice_is_refused_in_overrides_and_json() -> None:
 @pytest.mark.parametrize(
     ("content", "overrides", "read"),
     [
-        ("", (), {}),
+        ("{}", (), {}),
         ("a: {b: 1}", ("a.b=2", "a.c=[x, 1]"), {"a": {"b": 2, "c": ["x", 1]}}),
         ("a:", ("a.b.c=null",), {"a": {"b": {"c": None}}}),
     ],
@@ -68,7 +68,16 @@ def test_overrides_change_what_the_file_says(write: Write, content: str, overrid
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("- a", "a spec is a mapping"), ("a: [", "not YAML"), ("a: " + 2000 * "[", "nested too deeply")]
+    ("text", "said"),
+    [
+        ("- a", "a spec is a mapping"),
+        ("[]", "a spec is a mapping"),
+        ("0", "a spec is a mapping"),
+        ("false", "a spec is a mapping"),
+        *((empty, "holds nothing; write the keys of the spec") for empty in ("", "\n", "# seed: 3\n", "null", "---\n")),
+        ("a: [", "not YAML"),
+        ("a: " + 2000 * "[", "nested too deeply"),
+    ],
 )
 def test_a_file_that_holds_no_mapping_is_named(write: Write, text: str, said: str) -> None:
     file = write(text)
@@ -78,3 +87,30 @@ def test_a_file_that_holds_no_mapping_is_named(write: Write, text: str, said: st
 @pytest.mark.parametrize(("text", "said"), [("{", "not JSON"), (100_000 * "[", "nested too deeply")])
 def test_a_text_that_is_no_json_is_named(text: str, said: str) -> None:
     assert fault(lambda: read_json(text, "job")).startswith(f"job: {said}")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"a": "\xff"}', "not UTF-8"),
+        (b'{"a": ', "not JSON: Expecting value: line 1 column 7"),
+        (b"", "not JSON: Expecting value: line 1 column 1"),
+        (100_000 * b"[", "nested too deeply"),
+        (b"[1]", "it: Input should be a valid dictionary"),
+        (b'{"a": [1]}', "a: Input should be a valid number"),
+    ],
+)
+def test_a_file_of_a_runs_own_that_is_damaged_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "own.json").write_bytes(content)
+    (tmp_path / "own.jsonl").write_bytes(b'{"a": 1}\n' + content + b"\n")
+    for where, read in ((f"{tmp_path}/own.json is", read_own), (f"{tmp_path}/own.jsonl, line 2, is", read_own_lines)):
+        with pytest.raises(ArtifactError) as caught:
+            read(tmp_path / where.removeprefix(f"{tmp_path}/").partition(" ")[0].strip(","), dict[str, float], "delete it")
+        assert str(caught.value).startswith(f"{where} damaged ({said}")
+        assert str(caught.value).endswith("; delete it")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "own.jsonl").write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
+    assert read_own_lines(tmp_path / "own.jsonl", dict[str, int], "") == [{"a": 1}, {"a": 2}]

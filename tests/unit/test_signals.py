@@ -109,6 +109,42 @@ with stopping(ALONE):
 """
     done = process(code)
     assert (done.returncode, done.stdout) == (130, "goes on\n")
+    assert done.stderr.splitlines() == [
+        "told to end: saving at the end of this step; again to stop now",
+        "rolecast: ended at once; what was not saved yet is lost",
+    ]
+
+
+def test_a_second_sigterm_ends_a_stage_unless_it_is_the_first_one_again() -> None:
+    code = """
+import os, signal, time
+from rolecast import signals
+from rolecast.learner.ranks import ALONE
+from rolecast.stages.stopping import stopping
+with stopping(ALONE):
+    for said in ("told", "on another way"):
+        os.kill(os.getpid(), signal.SIGTERM)
+        print(said, flush=True)
+    time.sleep(signals.TWICE)
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("not said")
+"""
+    done = process(code)
+    assert (done.returncode, done.stdout) == (143, "told\non another way\n")
+    assert done.stderr.count("told to end: saving") == 1
+
+
+def test_one_rank_says_that_it_is_saved(capfd: pytest.CaptureFixture[str]) -> None:
+    class Second:
+        first = False
+
+        def gather(self, value: int) -> list[int]:
+            return [value]
+
+    stop = Stopping(Second())  # type: ignore[arg-type]
+    stop.tell()
+    assert stop.asked() == signal.SIGTERM
+    assert capfd.readouterr().err == ""
 
 
 def test_every_rank_ends_though_one_was_told() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rolecast.cli.places import runs_option
 from rolecast.cli.runs import Overrides
 from rolecast.errors import InputError
 
@@ -26,7 +27,7 @@ def compare(
     methods: Methods,
     budget: Budget,
     seeds: Seeds = "0",
-    out: Annotated[Path, typer.Option(help="Folder of the runs and of what is written about them.")] = Path("runs/compare"),
+    out: Annotated[Path, runs_option("Folder of the runs and of what is written about them.")] = Path("runs/compare"),
     jobs: Annotated[int, typer.Option(min=1, help="Runs at once; the cores are shared out among them.")] = 1,
     measure: Annotated[str, typer.Option(help="The score to compare; what the methods are selected on, or else em, by default.")] = "",
     overrides: Overrides = None,

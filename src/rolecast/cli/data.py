@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from rolecast.cli.places import path_argument, path_option
 from rolecast.errors import InputError
 
 app = typer.Typer(help="Worlds and data sets.")
@@ -17,7 +18,7 @@ index_app = typer.Typer(help="Search indexes.")
 
 @app.command()
 def world(
-    out: Annotated[Path, typer.Option(help="Folder to write; it must not exist yet.")],
+    out: Annotated[Path, path_option("Folder to write; it must not exist yet.")],
     seed: Annotated[int, typer.Option(help="Draws the facts and questions.")] = 0,
     kind: Annotated[
         Literal["counterfactual", "crowded", "facts"], typer.Option(help="Invented facts, the same in a crowd, or real geography.")
@@ -40,8 +41,8 @@ def world(
 
 @app.command()
 def convert(
-    source: Annotated[Path, typer.Argument(help="A file in the data set's own layout.")],
-    out: Annotated[Path, typer.Option(help="Folder to write questions.jsonl (and corpus.jsonl) into.")],
+    source: Annotated[Path, path_argument("A file in the data set's own layout.")],
+    out: Annotated[Path, path_option("Folder to write questions.jsonl (and corpus.jsonl) into.")],
     format: Annotated[str | None, typer.Option(help="Layout; guessed from the content when left out.")] = None,
     dataset: Annotated[str | None, typer.Option(help="Name of the data set, part of every question's id.")] = None,
     split: Annotated[str, typer.Option(help="Name of the split, part of every question's id.")] = "train",
@@ -60,18 +61,19 @@ def convert(
 
 @index_app.command()
 def build(
-    corpus: Annotated[Path, typer.Option(help="JSON lines of {id, title, text}, or Search-R1's {id, contents}; .gz is read too.")],
-    out: Annotated[Path, typer.Option(help="Folder to write; it must not exist yet.")],
+    corpus: Annotated[Path, path_option("JSON lines of {id, title, text}, or Search-R1's {id, contents}; .gz is read too.")],
+    out: Annotated[str, typer.Option(metavar="PLACE", help="Where nothing is yet: a folder, or s3://bucket/prefix/NAME.")],
     kind: Annotated[Literal["bm25", "dense", "hybrid"], typer.Option(help="hybrid holds both and can serve as either.")] = "dense",
     encoder: Annotated[str, typer.Option(help="minilm (packaged), or a sentence-transformers directory.")] = "minilm",
 ) -> None:
     """Build an index over a corpus."""
     from rolecast.data.records import read_corpus
     from rolecast.retriever.index import build_index
+    from rolecast.store.uri import making
 
-    _fresh(out)
-    passages = read_corpus(corpus)
-    build_index(passages, out, kind, encoder)
+    with making(out) as folder:
+        passages = read_corpus(corpus)
+        build_index(passages, folder, kind, encoder)
     print(f"{out}: {kind} index of {len(passages)} passages")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rolecast.cli.places import path_option, run_option
 from rolecast.cli.runs import Overrides, Procs
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ def demo(
     method: Annotated[str, typer.Option(help="Which method to train; see `rolecast methods`.")] = "decor",
     preset: Annotated[str, typer.Option(help="Which of the method's presets; its first by default.")] = "",
     algorithm: Annotated[str, typer.Option(help="The same as --preset: grpo or ppo of search_r1.")] = "",
-    model: Annotated[Path | None, typer.Option(help="A Hugging Face causal LM with a chat template, instead of the small one.")] = None,
-    path: Annotated[Path | None, typer.Option("--run", help="The run's folder; runs/demo by default.")] = None,
+    model: Annotated[Path | None, path_option("A Hugging Face causal LM with a chat template, instead of the small one.")] = None,
+    path: Annotated[Path | None, run_option("The run's folder; runs/demo by default.")] = None,
     seed: Annotated[int, typer.Option(help="Draws the world, the model and the samples.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete the run's folder and start anew.")] = False,
     procs: Procs = None,

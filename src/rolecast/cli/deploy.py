@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from rolecast.cli.places import path_option
+
 app = typer.Typer(help="Manifests for a cluster.")
 Kind = Literal["pytorchjob", "trainjob", "inferenceservice"]
 
@@ -19,7 +21,7 @@ def _group() -> None:
 @app.command()
 def render(
     kind: Annotated[Kind, typer.Option(help="What to render.")],
-    spec: Annotated[Path | None, typer.Option(help="YAML of the training job's or the service's spec.")] = None,
+    spec: Annotated[Path | None, path_option("YAML of the training job's or the service's spec.")] = None,
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of the spec, value in YAML; as often as you like.")
     ] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rolecast.cli.compare import Budget, Methods, Seeds, planned
+from rolecast.cli.places import path_option, run_option
 from rolecast.cli.runs import Overrides, Procs
 from rolecast.errors import InputError
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The whole job as a Kubeflow pipeline.")
 Launcher = Annotated[Literal["local", "pytorchjob", "trainjob"], typer.Option(help="How training steps run.")]
-JobFile = Annotated[Path | None, typer.Option(help="YAML of the training jobs' spec, without run, stage and kind.")]
+JobFile = Annotated[Path | None, path_option("YAML of the training jobs' spec, without run, stage and kind.")]
 Image = Annotated[str | None, typer.Option(help="Of launch and report: the control image.")]
 RetrieverImage = Annotated[str | None, typer.Option(help="Builds the index.")]
 RolloutImage = Annotated[str | None, typer.Option(help="Runs evaluations.")]
@@ -31,8 +32,8 @@ ServiceAccount = Annotated[str, typer.Option(help="That the steps run as.")]
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Option(help="The run's config, YAML.")],
-    path: Annotated[Path, typer.Option("--run", help="The run's folder.")],
+    config: Annotated[Path, path_option("The run's config, YAML.")],
+    path: Annotated[Path, run_option("The run's folder.")],
     local: Annotated[bool, typer.Option("--local", help="On this machine, one process per step.")] = False,
     procs: Procs = None,
     overrides: Overrides = None,
@@ -50,10 +51,8 @@ def run(
 
 @app.command()
 def compile(
-    out: Annotated[Path, typer.Option(help="YAML file to write.")],
-    config: Annotated[
-        Path | None, typer.Option(help="A run's config, YAML: its method's stages become steps; SFT → RL without it.")
-    ] = None,
+    out: Annotated[Path, path_option("YAML file to write.")],
+    config: Annotated[Path | None, path_option("A run's config, YAML: its method's stages become steps; SFT → RL without it.")] = None,
     overrides: Overrides = None,
 ) -> None:
     """Compile the pipeline for a Kubeflow Pipelines server."""
@@ -66,7 +65,7 @@ def compile(
 
 @app.command()
 def submit(
-    config: Annotated[Path, typer.Option(help="The run's config, YAML.")],
+    config: Annotated[Path, path_option("The run's config, YAML.")],
     uri: Annotated[str, typer.Option("--run", help="Where the run lives, for instance s3://bucket/runs/NAME.")],
     launcher: Launcher = "pytorchjob",
     job: JobFile = None,
@@ -103,7 +102,7 @@ def compare(
     budget: Budget,
     uri: Annotated[str, typer.Option("--run", help="Where the runs and the comparison live, for instance s3://bucket/runs/NAME.")],
     seeds: Seeds = "0",
-    out: Annotated[Path | None, typer.Option(help="YAML file to write the pipeline into, instead of starting it.")] = None,
+    out: Annotated[Path | None, path_option("YAML file to write the pipeline into, instead of starting it.")] = None,
     launcher: Launcher = "pytorchjob",
     job: JobFile = None,
     image: Image = None,

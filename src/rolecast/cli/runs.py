@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
+from rolecast.cli.places import path_option
 from rolecast.stages.run import Run, open_run, prepare
 
 app = typer.Typer(help="Make runs.")
 RunPath = Annotated[str, typer.Argument(metavar="RUN", help="The run: a folder, or s3://bucket/prefix/NAME.")]
-ConfigPath = Annotated[Path | None, typer.Option("--config", help="YAML; needed when the run is new.")]
+ConfigPath = Annotated[Path | None, path_option("YAML; needed when the run is new.", "--config")]
 Procs = Annotated[
     int | None, typer.Option("--procs", min=1, metavar="N", help="Processes that train together on this machine, one for each GPU.")
 ]
@@ -59,7 +60,7 @@ def _group() -> None:
 
 @app.command("create")
 def create_run(
-    run: RunPath, config: Annotated[Path, typer.Option("--config", help="The run's config, YAML.")], overrides: Overrides = None
+    run: RunPath, config: Annotated[Path, path_option("The run's config, YAML.", "--config")], overrides: Overrides = None
 ) -> None:
     """Make a run with its world and index, for jobs to train."""
     made = opened(run, config, overrides)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from rolecast.cli.compare import Methods, Seeds, names_in, numbers_in, run_all
+from rolecast.cli.places import path_option, runs_option
 from rolecast.cli.runs import Overrides
 
 
@@ -16,7 +17,7 @@ def stability(
     steps: Annotated[str, typer.Option(metavar="N,N,…", help="Of RL, at which collapsed runs are counted; the last is where runs end.")],
     seeds: Seeds = "0,1,2",
     sft: Annotated[Literal["both", "with", "without"], typer.Option(help="Whether RL starts from SFT.")] = "both",
-    out: Annotated[Path, typer.Option(help="Folder of the runs and of what is written about them.")] = Path("runs/stability"),
+    out: Annotated[Path, runs_option("Folder of the runs and of what is written about them.")] = Path("runs/stability"),
     jobs: Annotated[int, typer.Option(min=1, help="Runs at once; the cores are shared out among them.")] = 1,
     overrides: Overrides = None,
 ) -> None:
@@ -45,7 +46,7 @@ def long_context(
     ] = 200,
     max_context: Annotated[int, typer.Option(min=32, help="Tokens of a role's context; an episode that needs more ends.")] = 8192,
     questions: Annotated[int, typer.Option(min=1, help="Of the test set.")] = 100,
-    out: Annotated[Path, typer.Option(help="Folder to write into.")] = Path("runs/long-context"),
+    out: Annotated[Path, path_option("Folder to write into.")] = Path("runs/long-context"),
     overrides: Overrides = None,
 ) -> None:
     """How long each role's context gets with more and longer passages, and what that does to the score.

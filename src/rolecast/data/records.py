@@ -21,10 +21,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import PydanticCustomError
 
 from rolecast.errors import InputError
+from rolecast.reading import distinct
 from rolecast.types import Gold, Hop, Passage, Question, RubricItem
 
 QUESTION_SHAPE = 'a row is {"id": "q1", "question": "…", "answers": ["…"]}'
 CORPUS_SHAPE = 'a row is {"id": "p1", "title": "…", "text": "…"} or {"id": "p1", "contents": "\\"Title\\"\\ntext"}'
+DEEP = "lists or objects are nested too deeply"
 HALF_PAIR = "a text holds half of a surrogate pair; mend or leave out the row"
 _GZIP = b"\x1f\x8b"
 R = TypeVar("R", Question, Passage)
@@ -196,9 +198,13 @@ def json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 def _object(line: bytes, where: str) -> Mapping[str, Any]:
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=distinct)
     except ValueError as error:  # bad JSON or bad UTF-8
         raise fault(where, f"not JSON ({error}); write one JSON object a line") from None
+    except RecursionError:
+        raise fault(where, f"{DEEP}; mend or remove it") from None
+    except InputError as error:
+        raise fault(where, str(error)) from None
     if not isinstance(row, dict):
         raise fault(where, f"not an object but {type(row).__name__}; write one JSON object a line")
     if b"\\ud" in line.lower():  # JSON can spell half a surrogate pair, which no file or tokenizer takes

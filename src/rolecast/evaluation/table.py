@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
+
+from rolecast.reading import read_own
+
+
+class Summary(BaseModel):
+    """What is printed of summary.json."""
+
+    method: str
+    seed: int
+    stages: dict[str, dict[str, Any]]
+    seconds: dict[str, float]
+    report: str
 
 
 def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
@@ -62,7 +75,7 @@ def _percent(share: float | None) -> str:
 
 
 def print_summary(path: Path) -> None:
-    summary = json.loads(path.read_text())
+    summary = read_own(path, Summary, "write it anew by `rolecast report`")
     print(f"\n{summary['method']}, seed {summary['seed']}, held-out questions, greedy\n")
     print(results_table(summary["stages"]))
     print("\nseconds: " + ", ".join(f"{stage} {spent:.0f}" for stage, spent in summary["seconds"].items()))

@@ -17,7 +17,7 @@ from typing import TextIO
 
 from rolecast.errors import InputError, Interrupted, RolecastError
 from rolecast.processes import ERROR, PARENT
-from rolecast.signals import CODES, end_at_once
+from rolecast.signals import CODES, Told
 
 BY_KFP = "[KFP Executor"
 
@@ -30,13 +30,13 @@ class Steps:
     name: str = ""  # of the step that runs, or that was the last
     code: int = 0  # that it ended with
     error: str = ""  # the line that it ended with
-    _told: int = 0
+    _signals: Told = field(default_factory=Told)
     _process: subprocess.Popen[str] | None = None
     _hidden: bool = field(default=False, init=False)  # in what kfp prints of a step's inputs
 
     @property
     def failed(self) -> bool:
-        return bool(self.code or self._told)
+        return bool(self.code or self._signals.number)
 
     def run(self, full_command: Sequence[str], env_vars: Mapping[str, str] | None = None) -> int:
         """`full_command`: kfp's shell script that puts the component's source into a file, that source, and its arguments.
@@ -44,7 +44,7 @@ class Steps:
         There is no shell here: it would die of the signal that its child is to save its work on. The process has a session of its
         own, so that a terminal's Ctrl-C is this process's to pass on.
         """
-        if self._told:
+        if self._signals.number:
             return 1
         _shell, _option, _script, source, *arguments = full_command
         self.name = name_of(arguments)
@@ -58,7 +58,7 @@ class Steps:
             self._process = subprocess.Popen(
                 command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1, start_new_session=True
             )
-            if self._told:  # while it was started
+            if self._signals.number:  # while it was started
                 self._process.send_signal(signal.SIGTERM)
             assert self._process.stdout is not None
             for line in self._process.stdout:
@@ -67,20 +67,19 @@ class Steps:
         return self.code
 
     def stop(self, number: int, frame: FrameType | None) -> None:
-        """A signal's handler: the step saves what it has at the end of what it does. A second Ctrl-C ends all at once."""
-        if self._told:
-            if number == signal.SIGINT:
-                if self._process is not None:
-                    self._process.kill()
-                end_at_once()
+        """A signal's handler: the step saves what it has at the end of what it does. A second one ends all at once."""
+        if not self._signals.first(number, self._kill):
             return
-        self._told = number
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
     def failure(self) -> RolecastError:
         """What the last step ended with."""
-        told = self._told or (self.code - 128 if self.code in CODES else 0)
+        told = self._signals.number or (self.code - 128 if self.code in CODES else 0)
         if told:
             return Interrupted(self.error or f"told to end: nothing was to be saved in {self.name or 'the pipeline'}", told)
         if self.error:

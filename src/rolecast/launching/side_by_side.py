@@ -15,7 +15,7 @@ from typing import TextIO
 
 from rolecast.errors import Interrupted, RolecastError
 from rolecast.processes import ERROR, PARENT
-from rolecast.signals import end_at_once, handled
+from rolecast.signals import Told, handled
 from rolecast.threads import CHOSEN, COUNT, cores, given
 
 NAP = 0.2  # seconds between two looks
@@ -37,23 +37,23 @@ class SideBySide:
     most: int
     out: TextIO
     _running: dict[str, tuple[Job, subprocess.Popen[bytes], float]] = field(default_factory=dict)
-    _told: int = 0
+    _signals: Told = field(default_factory=Told)
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Blocks until all ended. One that fails stops no other; then they are named by `RolecastError`."""
         waiting, failed = list(jobs), []
         with handled(self._stop):
             try:
-                while self._running or (waiting and not self._told):
-                    while waiting and len(self._running) < self.most and not self._told:
+                while self._running or (waiting and not self._signals.number):
+                    while waiting and len(self._running) < self.most and not self._signals.number:
                         self._start(waiting.pop(0))
                     failed += self._ended()
                     time.sleep(NAP)
             finally:
                 for _, process, _ in self._running.values():
                     process.kill()
-        if self._told:
-            raise Interrupted("told to end: every run has saved what it had", self._told)
+        if self._signals.number:
+            raise Interrupted("told to end: every run has saved what it had", self._signals.number)
         if failed:
             job, line = failed[0]
             more = f" (and {len(failed) - 1} more failed)" if len(failed) > 1 else ""
@@ -79,16 +79,13 @@ class SideBySide:
                 continue
             del self._running[name]
             self._say(f"{name} {'is done' if not code else f'ended with exit code {code}'} after {time.monotonic() - began:.0f} s")
-            if code and not self._told:
+            if code and not self._signals.number:
                 failed.append((job, _last_error(job.log) or f"exit code {code}"))
         return failed
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self._told:
-            if number == signal.SIGINT:
-                end_at_once()
+        if not self._signals.first(number):
             return
-        self._told = number
         for _, process, _ in self._running.values():
             process.send_signal(signal.SIGTERM)
 

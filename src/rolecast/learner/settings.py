@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerConfig(BaseModel):
     """How a slot's weights are updated."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: Literal["adamw", "muon", "sgd"] = "adamw"  # muon: matrices of hidden layers with Muon and the rest with AdamW
     momentum: float = Field(0.9, ge=0, lt=1)  # of Muon and SGD
     rest: float = Field(0.5, gt=0)  # with muon, AdamW's rate as a multiple of the peak rate
-    betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
-    weight_decay: float = Field(0.0, ge=0)  # decoupled
+    betas: tuple[Beta, Beta] = (0.9, 0.95)  # of AdamW
+    weight_decay: float = Field(0.0, ge=0, le=10)  # decoupled
     max_grad_norm: float = Field(1.0, gt=0)  # gradients are clipped to this norm
     schedule: Literal["constant", "cosine", "linear"] = "constant"  # of the learning rate after its warm-up
     warmup: int = Field(0, ge=0)  # steps of linear growth
@@ -27,7 +29,7 @@ class OptimizerConfig(BaseModel):
 class BackendConfig(BaseModel):
     """How training is spread over ranks."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: Literal["plain", "deepspeed"] = "plain"  # plain sums gradients over ranks; deepspeed shards over them
     zero: int = Field(2, ge=0, le=3)  # what deepspeed shards: optimizer states (1), gradients too (2), parameters too (3)

@@ -55,7 +55,7 @@ class MethodConfig(BaseModel):
     so that a run says what it ran.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str  # which method
     # the distribution that it comes from (toy-methods==1.2), null for this package's; filled in by reading a config

@@ -5,13 +5,13 @@ Greedy replies to dev and test questions are no part of it. RL stages share it: 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
 from rolecast.config import RunConfig
 from rolecast.stages.run import Run
+from rolecast.store.artifact import parse_manifest
 from rolecast.types import Stage
 
 
@@ -46,7 +46,7 @@ def accounts(run: Run, stages: Sequence[Stage]) -> dict[str, dict[str, Any]]:
     found = {}
     for stage in stages:
         manifest = run.manifest(run.result(stage))
-        made = json.loads(manifest)["provenance"] if manifest is not None else {}
+        made = parse_manifest(manifest, str(run.result(stage))).get("provenance", {}) if manifest is not None else {}
         if "cost" in made:
             found[stage.name] = {**made["cost"], **({"ended": made["ended"]} if made.get("ended") else {})}
     return found

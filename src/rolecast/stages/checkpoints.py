@@ -14,7 +14,7 @@ from rolecast.learner import checkpoint
 from rolecast.learner.checkpoint import Checkpoint
 from rolecast.learner.learner import Learner
 from rolecast.learner.ranks import Ranks
-from rolecast.stages.run import Run
+from rolecast.stages.run import Run, note_time
 from rolecast.threads import cores, given
 from rolecast.weights.team import Weights
 
@@ -30,6 +30,8 @@ def save(run: Run, stage: str, step: int, learner: Learner, progress: Mapping[st
     if ranks.leads_node and not ranks.first:
         run.publish(checkpoint.part_of(path, ranks.node))
     ranks.barrier()
+    if ranks.first:
+        note_time(run)
     if ranks.first and run.store is not None:
         run.publish(path)
         metrics = run.stage(stage) / "metrics.jsonl"

@@ -3,7 +3,6 @@ unless the run starts from a model of its own."""
 
 from __future__ import annotations
 
-import filecmp
 import logging
 import os
 from pathlib import Path
@@ -15,7 +14,7 @@ from rolecast.judge.lexical import LEXICAL, LexicalJudge
 from rolecast.methods.registry import make_method
 from rolecast.schedule import find
 from rolecast.store.uri import S3
-from rolecast.types import TRAIN
+from rolecast.types import TRAIN, Question
 
 log = logging.getLogger(__name__)
 TRIED = 2  # processes that may share whatever there is, to try out that several train together
@@ -42,6 +41,7 @@ def check_run(config: RunConfig, location: Path | str, stage: str | None = None)
     if scored:
         _check_judged(config)
     _warn_of_shared_questions(config)
+    _warn_of_drills(config, [of.name for of in trained])
 
 
 def _trains(settings: StageConfig) -> bool:
@@ -113,8 +113,31 @@ def _check_judged(config: RunConfig) -> None:
 
 
 def _warn_of_shared_questions(config: RunConfig) -> None:
-    test = config.data.test
-    for split in ("train", "dev"):
-        other = getattr(config.data, split)
-        if test and other and Path(test).is_file() and Path(other).is_file() and filecmp.cmp(test, other, shallow=False):
-            log.warning("data.%s and data.test hold the same questions: results on them say nothing about others", split)
+    test = _questions_at(config.data.test)
+    for split in ("train", "dev") if test else ():
+        other = _questions_at(getattr(config.data, split))
+        ids, texts = {question.id for question in other}, {question.text for question in other}
+        if count := sum(question.id in ids or question.text in texts for question in test):
+            log.warning(
+                "%d of %d questions of data.test are in data.%s too (the same id or text): results on them say nothing about others",
+                count,
+                len(test),
+                split,
+            )
+
+
+def _questions_at(file: str | None) -> list[Question]:
+    """None where the file is not here, but where the run's steps see it."""
+    return read_questions(Path(file)) if file and Path(file).is_file() else []
+
+
+def _warn_of_drills(config: RunConfig, stages: list[str]) -> None:
+    for name in stages:
+        settings = config.stages[name]
+        if isinstance(settings, SftConfig) and settings.drills >= settings.steps:
+            log.warning(
+                "stages.%s: all %d steps are reading drills (drills = %d), so no turn of a role is learned",
+                name,
+                settings.steps,
+                settings.drills,
+            )

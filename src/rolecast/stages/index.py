@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from rolecast.config import RunConfig
-from rolecast.data.records import read_corpus
+from rolecast.data.records import read_corpus, read_questions
 from rolecast.errors import InputError
 from rolecast.methods.registry import make_method
 from rolecast.ports import EXTERNAL
@@ -14,6 +15,8 @@ from rolecast.stages.run import Run, working
 from rolecast.stages.world import world
 from rolecast.store.artifact import parse_manifest
 from rolecast.store.uri import manifest_at
+
+log = logging.getLogger(__name__)
 
 
 def index(run: Run) -> None:
@@ -29,11 +32,26 @@ def index(run: Run) -> None:
         with working(run, "index"):
             corpus = Path(c.data.corpus) if c.data.corpus else run.world / "corpus.jsonl"
             passages = read_corpus(corpus)
+            _warn_of_lost_gold(c, {passage.id for passage in passages})
             wanted = make_method(c.method).k
             if wanted > len(passages):
                 raise InputError(f"{corpus}: method.k = {wanted} is larger than the corpus ({len(passages)} passages); lower method.k")
             build_index(passages, run.index, c.retriever.kind, c.retriever.encoder)
             run.publish(run.index)
+
+
+def _warn_of_lost_gold(config: RunConfig, corpus: set[str]) -> None:
+    """Of questions from files: those of a world of the run's own come from its corpus."""
+    for split in ("train", "dev", "test") if config.data.corpus else ():
+        questions = read_questions(Path(getattr(config.data, split)))
+        if lost := [question for question in questions if not corpus.issuperset(question.gold.passages)]:
+            log.warning(
+                "data.%s: %d of %d questions have gold passages that are not in data.corpus, the first one %s: no search can find them",
+                split,
+                len(lost),
+                len(questions),
+                lost[0].id,
+            )
 
 
 def _check_shared(config: RunConfig) -> None:

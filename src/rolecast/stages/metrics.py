@@ -8,9 +8,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from rolecast.disk import writing_to
-from rolecast.errors import ArtifactError
+from rolecast.reading import read_own_lines
 from rolecast.store.artifact import write_text
+
+
+class Row(BaseModel):
+    """What a row has at least: a step, and numbers."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float | None] = Field(init=False)
+
+    step: int
 
 
 class MetricsLog:
@@ -48,8 +59,4 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     file = folder / "metrics.jsonl"
     if not file.exists():
         return []
-    lines = file.read_text().splitlines(keepends=True)
-    try:
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-    except json.JSONDecodeError:
-        raise ArtifactError(f"{file} holds a line that is no JSON; delete that line") from None
+    return read_own_lines(file, Row, "delete that line")

@@ -30,6 +30,8 @@ def report(run: Run) -> Path:
     results = {stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in evaluated}
     curves = {stage: read_metrics(run.recall(run.stage(stage) / "metrics.jsonl").parent) for stage in stages}
     under = {path.name: path for path in run.artifacts(run.path / "eval") if "." in path.name}
+    for path in (path for path in under.values() if run.has(path)):
+        verify(path, "evaluation")
     profiles = {name: json.loads((path / "result.json").read_text()) for name, path in under.items() if run.has(path)}
     summary: dict[str, Any] = {
         "method": run.config.method.name,

@@ -19,13 +19,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
+from pydantic import BaseModel
+
 from rolecast.config import RunConfig, TrainedConfig, make_config
-from rolecast.errors import ArtifactError, InputError, Interrupted
+from rolecast.errors import InputError
 from rolecast.identity import Change, changes
 from rolecast.origin import origin
 from rolecast.ports import Store
 from rolecast.processes import die_with_parent
-from rolecast.reading import read_json
+from rolecast.reading import read_json, read_own
 from rolecast.store.artifact import MANIFEST, committed, digest_of, recover, write_text
 from rolecast.store.fencing import FencedStore, only_learner
 from rolecast.store.uri import S3, manifest_at, open_store
@@ -310,6 +312,29 @@ def _place(location: Path | str) -> tuple[Path, Store | None]:
     return path, FencedStore(open_store(uri))
 
 
+@dataclass(slots=True)
+class _Clock:
+    """Of a stage that this process works at."""
+
+    run: Run
+    stage: str
+    noted: float  # until when time was noted
+
+    def note(self) -> None:
+        now = time.monotonic()
+        _note_seconds(self.run, self.stage, now - self.noted)
+        self.noted = now
+
+
+_CLOCKS: dict[Path, _Clock] = {}  # by the run's folder, whose lock lets one process work there
+
+
+def note_time(run: Run) -> None:
+    """At a checkpoint: what was spent until now counts, however the process ends."""
+    if run.path in _CLOCKS:
+        _CLOCKS[run.path].note()
+
+
 @contextmanager
 def working(run: Run, stage: str, first: bool = True, training: bool = False) -> Iterator[None]:
     """Holds the run's lock and notes how long the stage took. The kernel drops the lock however the process ends.
@@ -326,13 +351,20 @@ def working(run: Run, stage: str, first: bool = True, training: bool = False) ->
         if training and isinstance(run.store, FencedStore):
             stack.enter_context(only_learner(run.store, run.location))
         _note_origin(run, stage)
-        start = time.monotonic()
+        clock = _CLOCKS[run.path] = _Clock(run, stage, time.monotonic())
         try:
             yield
-        except Interrupted:  # what was done until then is saved, and counts
-            _note_seconds(run, stage, time.monotonic() - start)
-            raise
-        _note_seconds(run, stage, time.monotonic() - start)
+        finally:
+            del _CLOCKS[run.path]
+            clock.note()
+
+
+class Origin(BaseModel):
+    """Of one part of a stage's work."""
+
+    commit: str
+    command: str
+    machine: str
 
 
 def _hold(lock: TextIO, path: Path) -> None:
@@ -343,24 +375,15 @@ def _hold(lock: TextIO, path: Path) -> None:
 
 
 def seconds(run: Run) -> dict[str, float]:
-    """Wall seconds per stage; a stage that was resumed counts all its attempts that ended or saved what they had when told to end."""
+    """Wall seconds per stage, of all attempts, however they ended; of one that was killed until its last checkpoint."""
     file = run.recall(run.path / "seconds.json")
-    if not file.exists():
-        return {}
-    try:
-        return {str(stage): float(spent) for stage, spent in json.loads(file.read_text()).items()}
-    except (ValueError, AttributeError, TypeError):
-        raise ArtifactError(f"{file} is damaged: it is no record of seconds; delete it") from None
+    return read_own(file, dict[str, float], "delete it") if file.exists() else {}
 
 
 def origins(run: Run) -> dict[str, list[dict[str, str]]]:
     """What made each stage, one entry for each commit, command and machine that had a part in it."""
     file = run.recall(run.path / "origins.json")
-    try:
-        found: dict[str, list[dict[str, str]]] = json.loads(file.read_text()) if file.exists() else {}
-        return found
-    except ValueError:
-        raise ArtifactError(f"{file} is damaged: it is no record of what made the run; delete it") from None
+    return read_own(file, dict[str, list[Origin]], "delete it") if file.exists() else {}
 
 
 def _note_origin(run: Run, stage: str) -> None:

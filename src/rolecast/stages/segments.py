@@ -6,10 +6,21 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from pydantic import BaseModel
+
 from rolecast.identity import settings
+from rolecast.reading import read_own
 from rolecast.stages.environment import Environment
 from rolecast.stages.run import Run
 from rolecast.store.artifact import write_text
+
+
+class Segment(BaseModel):
+    """What each has at least."""
+
+    step: int
+    settings: dict[str, Any]
+    environment: dict[str, Any] | None
 
 
 def begin_segment(run: Run, stage: str, step: int, environment: Environment | None = None) -> None:
@@ -33,7 +44,7 @@ def begin_segment(run: Run, stage: str, step: int, environment: Environment | No
 def segments_of(run: Run, stage: str) -> list[dict[str, Any]]:
     """Each with its first `step`, the `settings` that may change, and the `environment`, if the stage has one."""
     file = run.recall(run.stage(stage) / "segments.json")
-    return json.loads(file.read_text()) if file.exists() else []
+    return read_own(file, list[Segment], "delete it") if file.exists() else []
 
 
 def _concerns(key: str, stage: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,9 @@ from types import FrameType
 
 from rolecast.errors import Interrupted
 from rolecast.learner.ranks import Ranks
-from rolecast.signals import end_at_once, handled
+from rolecast.signals import Told, handled
+
+SAVING = b"told to end: saving at the end of this step; again to stop now\n"
 
 
 class Stopping:
@@ -17,16 +20,15 @@ class Stopping:
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
-        self._told = 0  # the first signal
+        self._told = Told()
 
     def tell(self, number: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
-        if self._told and number == signal.SIGINT:
-            end_at_once()
-        self._told = self._told or number
+        if self._told.first(number) and self._ranks.first:
+            os.write(2, SAVING)  # at once: the step may take minutes, and print would not do inside a print
 
     def asked(self) -> int:
         """The signal, or 0. The same answer on every rank; every rank asks at the same step."""
-        return max(self._ranks.gather(self._told))
+        return max(self._ranks.gather(self._told.number))
 
     def leave(self, said: str) -> None:
         """Raises `Interrupted` if this process was told to end. `said`: what is saved."""
@@ -36,7 +38,7 @@ class Stopping:
 
 @contextmanager
 def stopping(ranks: Ranks) -> Iterator[Stopping]:
-    """While a stage trains, and while its model is written, the first signal is taken note of and a second Ctrl-C ends it at once."""
+    """While a stage trains, and while its model is written, the first signal is taken note of and a second one ends it at once."""
     stop = Stopping(ranks)
     with handled(stop.tell):
         yield stop

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rolecast.errors import InputError
 from rolecast.installed import needing
@@ -42,6 +44,24 @@ def fetch(uri: str, into: Path, environ: Mapping[str, str] = os.environ) -> Path
     """A verified copy at `into` of the artifact at an address."""
     parent, key = _place(uri)
     return open_store(parent, environ).fetch(key, into)
+
+
+@contextmanager
+def making(uri: str, environ: Mapping[str, str] = os.environ) -> Iterator[Path]:
+    """Yields where to write the artifact of an address, which then is published there. `InputError` if something is there already."""
+    parent, key = _place(uri)
+    if not uri.startswith(S3):
+        if Path(uri).exists():
+            raise InputError(f"{uri} exists; name a new folder")
+        yield Path(uri)
+        return
+    store = open_store(parent, environ)
+    if store.committed(key):
+        raise InputError(f"{uri} exists; name another key")
+    with TemporaryDirectory(prefix="rolecast-") as folder:
+        made = Path(folder) / key
+        yield made
+        store.publish(made, key)
 
 
 def _place(uri: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class LoraConfig(BaseModel):
     """Train adapters over frozen weights."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     rank: int = Field(16, ge=1)  # of an adapter
     alpha: float = Field(32, gt=0)  # the adapter acts with alpha / rank

@@ -282,6 +282,10 @@ def test_unknown_layouts_and_formats(tmp_path: Path) -> None:
         (b'[{"question": "a", "golden_answers": ["b"]}, ', "row 2: not JSON"),
         ('[{"question": "ä"}]'.encode("latin-1"), "cannot be read"),
         (b"PAR1 and no more", "row 1: not parquet"),
+        (100_000 * b"[", "row 1: lists or objects are nested too deeply"),
+        (100_000 * b'{"a":', "line 1: lists or objects are nested too deeply"),
+        (b'[{"question": "a", "question": "b", "golden_answers": ["b"]}]', "row 1: key 'question' is given twice"),
+        (b'{"question": "a", "question": "b", "golden_answers": ["b"]}', "line 1: key 'question' is given twice"),
         (gzip.compress(b"[1, 2, 3]")[:-9], "cannot be read"),
     ],
 )

@@ -136,6 +136,10 @@ def test_titles_lose_one_outer_pair_of_quotes(contents: str, title: str) -> None
         ('{"id": "q1", "question": "\\ud800", "answers": ["me"]}', "half of a surrogate pair"),
         ('{"id": "q1", "question": "Who?", "answers": ["me"], "given": {"a": "\\udC00"}}', "half of a surrogate pair"),
         ({**QUESTION, "id": "q0"}, "id 'q0' is already on line 1"),
+        (100_000 * "[", "nested too deeply"),
+        (100_000 * '{"a":', "nested too deeply"),
+        ('{"id": "q1", "question": "Who?", "answers": ["me"], "id": "q2"}', "key 'id' is given twice; keep one"),
+        ('{"id": "q1", "question": "Who?", "answers": ["me"], "given": {"a": "x", "a": "y"}}', "key 'a' is given twice; keep one"),
     ],
 )
 def test_question_faults(tmp_path: Path, row: Any, reason: str) -> None:
@@ -157,6 +161,8 @@ def test_question_faults(tmp_path: Path, row: Any, reason: str) -> None:
         ({"id": "p1", "contents": "no title line"}, "'contents' has no title line"),
         ({"id": "p1", "contents": '"Title"\n'}, "passage 'p1' has an empty text"),
         ({**PASSAGE, "id": "p0"}, "id 'p0' is already on line 1"),
+        (100_000 * "[", "nested too deeply"),
+        ('{"id": "p1", "title": "T", "text": "a", "text": "b"}', "key 'text' is given twice; keep one"),
     ],
 )
 def test_corpus_faults(tmp_path: Path, row: Any, reason: str) -> None:

@@ -11,10 +11,14 @@ import pytest
 
 from rolecast.config import RunConfig, make_config
 from rolecast.errors import ArtifactError, InputError, Interrupted
+from rolecast.evaluation.table import print_summary
+from rolecast.learner.ranks import ALONE
+from rolecast.signals import Stopped
+from rolecast.stages import checkpoints
 from rolecast.stages import run as module
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.report import report
-from rolecast.stages.run import Run, _note_seconds, create, erase, open_run, prepare, refuse_other, seconds, working
+from rolecast.stages.run import Run, _note_seconds, create, erase, note_time, open_run, prepare, refuse_other, seconds, working
 from rolecast.stages.team import load_questions
 from rolecast.store.artifact import verify, writing
 
@@ -191,16 +195,66 @@ def test_work_is_noted_with_the_seconds_that_it_took(tmp_path: Path, monkeypatch
     assert seconds(run) == {"rl": 2.5}
 
 
-def test_work_that_was_saved_when_it_was_told_to_end_is_noted_and_work_that_failed_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_attempts_at_a_stage_count_however_they_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = create(tmp_path / "run", RunConfig())
-    clock = iter([100.0, 102.5, 200.0, 203.0])
+    clock = iter([100.0, 102.5, 200.0, 203.0, 300.0, 304.0, 400.0, 401.0])
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    for ends in (Interrupted("saved"), InputError("bad")):
+    for ends in (Interrupted("saved"), InputError("bad"), Stopped(15)):
         with pytest.raises(type(ends)), working(run, "rl"):
             raise ends
-    assert seconds(run) == {"rl": 2.5}
+    with working(run, "rl"):
+        pass
+    assert seconds(run) == {"rl": 10.5}
+
+
+def test_an_attempt_that_is_killed_counts_until_its_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    clock = iter([100.0, 102.5, 110.0, 112.0])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    note_time(run)  # nobody works there
+    assert seconds(run) == {}
+    monkeypatch.setattr(checkpoints.checkpoint, "save", lambda *given: run.path / "saved")
+    with working(run, "rl"):
+        checkpoints.save(run, "rl", 1, SimpleNamespace(ranks=ALONE), {}, 1)  # type: ignore[arg-type]
+        assert seconds(run) == {"rl": 2.5}
+        note_time(run)
+        assert seconds(run) == {"rl": 10.0}
+    assert seconds(run) == {"rl": 12.0}
+    note_time(run)
+
+
+DAMAGED = {
+    "not UTF-8": b"\xff\n",
+    "not JSON": b'{"step": \n',
+    "too deeply": 100_000 * b"[" + b"\n",
+    "cut": b"",
+    "no object": b"[[1]]\n",
+    "other things": b'{"step": "a", "sft": [], "x": {}}\n',
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+@pytest.mark.parametrize("name", ["seconds.json", "origins.json", "sft/segments.json", "sft/metrics.jsonl"])
+def test_a_run_whose_side_file_is_damaged_names_it(name: str, content: bytes, tmp_path: Path) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    file = run.path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(content)
+    if not content and name.endswith("l"):
+        return  # no rows
+    with pytest.raises(ArtifactError) as caught:
+        report(run)
+    assert str(caught.value).startswith(f"{file}")
+    assert "is damaged" in str(caught.value)
+    assert "delete" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_summary_that_is_damaged_is_to_be_written_anew(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"summary\.json is damaged .*; write it anew by `rolecast report`"):
+        print_summary(tmp_path / "summary.json")
 
 
 def test_a_stages_seconds_add_up_over_its_attempts(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from rolecast.launching.local_pipeline import run_local
 from rolecast.methods.direct.method import Direct
 from rolecast.stages import tasks
 from rolecast.stages.checks import check_run, require_ranks
+from rolecast.stages.index import index
 from rolecast.stages.run import create
 from rolecast.stages.train import train
 from tests.tiny import RENDERER, tiny_model
@@ -119,7 +120,7 @@ def test_the_same_questions_in_two_splits_are_warned_of(tmp_path: Path, split: s
     with caplog.at_level(logging.WARNING):
         check_run(config, "runs/a")
     assert [record.getMessage() for record in caplog.records] == [
-        f"data.{split} and data.test hold the same questions: results on them say nothing about others"
+        f"4 of 4 questions of data.test are in data.{split} too (the same id or text): results on them say nothing about others"
     ]
 
 
@@ -165,3 +166,34 @@ def test_the_first_step_of_a_pipeline_on_a_cluster_checks_too(
         tasks.prepare(str(tmp_path / "r"), config.model_dump_json(), digest(config.schedule))
     assert "is a folder" in capfd.readouterr().err
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("change", [{"id": "train2"}, {"question": "Who is 2 of train?"}])
+def test_single_questions_of_two_splits_are_counted(tmp_path: Path, change: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    config = own(tmp_path, 4)
+    rows = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [rows[0], {**rows[1], **change}, rows[2]]))
+    check_run(config, "runs/a")
+    assert [record.getMessage()[:45] for record in caplog.records] == ["1 of 3 questions of data.test are in data.tra"]
+
+
+@pytest.mark.parametrize(("steps", "drills", "warned"), [(5, 4, False), (5, 5, True), (5, 9, True), (0, 5, False)])
+def test_a_stage_of_drills_alone_is_warned_of(steps: int, drills: int, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    check_run(make_config({"stages": {"sft": {"steps": steps, "drills": drills}}}, "here"), "runs/a")
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ([f"stages.sft: all 5 steps are reading drills (drills = {drills}), so no turn of a role is learned"] if warned else [])
+
+
+def test_gold_that_no_search_can_find_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    corpus = "".join(json.dumps({"id": f"p{n}", "title": f"T{n}", "text": f"Text {n}."}) + "\n" for n in range(9))
+    (tmp_path / "c").write_text(corpus)
+    config = own(tmp_path, retriever={"kind": "bm25"})
+    config = config.model_copy(update={"data": config.data.model_copy(update={"corpus": str(tmp_path / "c")})})
+    for split, passages in (("train", [["p1"], ["p2", "q"], ["q"]]), ("dev", [["p1"]]), ("test", [["p1"], [], ["r"]])):
+        rows = [{"id": f"{split}{n}", "question": f"{n} of {split}?", "answers": ["x"], "passages": of} for n, of in enumerate(passages)]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    index(create(tmp_path / "run", config))
+    assert [record.getMessage() for record in caplog.records] == [
+        "data.train: 2 of 3 questions have gold passages that are not in data.corpus, the first one train1: no search can find them",
+        "data.test: 1 of 3 questions have gold passages that are not in data.corpus, the first one test2: no search can find them",
+    ]

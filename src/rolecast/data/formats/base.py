@@ -12,8 +12,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from rolecast.data.records import Answers, fault, json_lines, opened
+from rolecast.data.records import DEEP, Answers, fault, json_lines, opened
+from rolecast.errors import InputError
 from rolecast.installed import needing
+from rolecast.reading import distinct
 from rolecast.types import Passage, Question
 
 _PARQUET = b"PAR1"
@@ -113,7 +115,7 @@ def _array(path: Path) -> Iterator[Row]:
             text = file.read().decode("utf-8-sig")
     except (OSError, EOFError, ValueError) as error:
         raise fault(path, f"cannot be read ({error}); fetch the file again") from None
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=distinct)
     at, number = _skip(text, text.index("[") + 1), 0
     while text[at : at + 1] != "]":
         number += 1
@@ -121,6 +123,10 @@ def _array(path: Path) -> Iterator[Row]:
             value, at = decoder.raw_decode(text, at)
         except ValueError as error:
             raise fault(f"{path}, row {number}", f"not JSON ({error}); fetch the file again") from None
+        except RecursionError:
+            raise fault(f"{path}, row {number}", f"{DEEP}; mend or remove it") from None
+        except InputError as error:
+            raise fault(f"{path}, row {number}", str(error)) from None
         yield Row("row", number, value)
         at = _skip(text, at)
         if text[at : at + 1] == ",":
