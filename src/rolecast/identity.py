@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -49,9 +49,9 @@ def changes(before: BaseModel, after: BaseModel) -> list[Change]:
     return [Change(key, b, a, new_part if key in new else old_part) for key, (old_part, b), (new_part, a) in pairs if b != a]
 
 
-def digest(config: BaseModel) -> str:
+def digest(config: BaseModel, parts: Sequence[Part] = ("result", "segment")) -> str:
     """Of what is computed: equal for two configs that differ in how they are run alone."""
-    counted = {key: value for key, (part, value) in settings(config).items() if part in ("result", "segment")}
+    counted = {key: value for key, (part, value) in settings(config).items() if part in parts}
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:12]
 
 

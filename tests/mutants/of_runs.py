@@ -79,7 +79,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("the teacher never errs", "method.teacher(c.errors)", "method.teacher(type(c.errors)())"),
     ],
     "identity.py": [
-        ("settings of how it is run in the fingerprint", 'if part in ("result", "segment")}', "}"),
+        ("settings of how it is run in the fingerprint", 'if part in parts}', "}"),
         ("marks of fields ignored", 'return extra.get("part", "result") if isinstance(extra, dict) else "result"', 'return "result"'),
     ],
     "stages/run.py": [

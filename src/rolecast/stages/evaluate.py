@@ -20,6 +20,7 @@ from rolecast.rollout.collect import Collector, Episode
 from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find_trained
+from rolecast.stages.belonging import require_own
 from rolecast.stages.budget import ever_trained
 from rolecast.stages.environment import environment_of
 from rolecast.stages.fixed import Found
@@ -58,6 +59,7 @@ def _committed(
     run: Run, as_run: Run, stage: str, profile: Profile, folder: Path, about: Mapping[str, Any], around: Around, found: Found | None = None
 ) -> Path:
     find_trained(run.config.schedule, stage)
+    require_own(run)
     if not run.has(folder):
         require_model(run, stage)
         with working(run, f"eval_{folder.name}"):
@@ -93,7 +95,7 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
         **summarize(done, c.seed, c.eval.bootstrap, task), "cost": asdict(cost), "method": dict(method.diagnostics(done)),
     }  # fmt: skip
     predictions = [_prediction(t, task) for t in done]
-    made = {"config": run.fingerprint, "stage": stage, "profile": said.get("profile", ""), "environment": asdict(about)}
+    made = {**run.made, "stage": stage, "profile": said.get("profile", ""), "environment": asdict(about)}
     documents = {"documents": {"run": found.run.place, "stage": found.stage}} if found is not None else {}
     with writing(folder, "evaluation", {**made, **documents}) as partial:
         (partial / "result.json").write_text(json.dumps(result, indent=1))

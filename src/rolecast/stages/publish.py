@@ -64,7 +64,7 @@ def _publish_base(run: Run) -> None:
     """Makes the run's own start model an artifact that workers can fetch: the learner makes it, or reads it from a disk of its own."""
     if not run.has(run.base):
         model, tokenizer = first_model(run.config, CPU)
-        with writing(run.base, "model", {"config": run.fingerprint}) as partial:
+        with writing(run.base, "model", {**run.made}) as partial:
             model.save_pretrained(partial)
             tokenizer.save_pretrained(partial)
     run.publish(run.base)

@@ -12,6 +12,7 @@ import numpy as np
 
 from rolecast.evaluation.report import render_report
 from rolecast.schedule import Schedule, keys_of
+from rolecast.stages.belonging import require_own
 from rolecast.stages.budget import accounts
 from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import read_metrics
@@ -22,6 +23,7 @@ from rolecast.store.artifact import provenance, verify, write_text
 
 def report(run: Run) -> Path:
     """Writes both files from whatever stages the run has; returns the summary's path."""
+    require_own(run)
     schedule = run.config.schedule
     stages = [stage.name for stage in schedule]
     evaluated = [stage for stage in stages if run.has(run.evaluation(stage))]

@@ -63,7 +63,7 @@ def rl(run: Run, stage: Stage, ranks: Ranks) -> None:
         if ranks.first:
             run.has(trainer.best)  # after a resume it may be in the store alone
             made = {
-                "config": run.fingerprint, "threads": torch.get_num_threads(), "cost": trainer.progress.cost, "ended": trainer.ended,
+                **run.made, "threads": torch.get_num_threads(), "cost": trainer.progress.cost, "ended": trainer.ended,
                 **trainer.progress.best,
             }  # fmt: skip
             with writing(run.model(stage.name), "model", made) as partial:
@@ -262,7 +262,7 @@ class Trainer:
         """The step's shard. A step that is done again after a crash has samples of its own, and replaces it."""
         shard = self.folder / "trajectories" / f"step-{step:06d}"
         self.run.discard(shard)
-        with writing(shard, "trajectories", {"step": step, "config": self.run.fingerprint}) as partial:
+        with writing(shard, "trajectories", {"step": step, **self.run.made}) as partial:
             (partial / "trajectories.json.gz").write_bytes(pack(trajectories))
         self.run.publish(shard)
 

@@ -153,7 +153,7 @@ class Roller:
 
     def _commit(self, number: int, questions: Sequence[Question], played: Played) -> None:
         self.run.discard(self._place(number))  # one that was damaged
-        with writing(self._place(number), SHARD, {"config": self.run.fingerprint, **asdict(played)}) as partial:
+        with writing(self._place(number), SHARD, {**self.run.made, **asdict(played)}) as partial:
             if questions:
                 write_questions(partial / ROWS, questions)
         self.run.publish(self._place(number))
@@ -189,7 +189,7 @@ class Roller:
     def _provenance(self) -> dict[str, object]:
         counts = {split: self._totals(split) for split in SPLITS}
         return {
-            "config": self.run.fingerprint,
+            **self.run.made,
             "stage": self.stage.name,
             "start": self.stage.start,
             "counts": counts,

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from rolecast.config import RunConfig, TrainedConfig, make_config
 from rolecast.errors import InputError
-from rolecast.identity import Change, changes
+from rolecast.identity import Change, changes, digest
 from rolecast.origin import origin
 from rolecast.ports import Store
 from rolecast.processes import die_with_parent
@@ -61,6 +61,11 @@ class Run:
         if not self.shared:
             return self.config.fingerprint
         return hashlib.sha256(json.dumps([self.config.fingerprint, dict(self.shared)], sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def made(self) -> dict[str, str]:
+        """What its artifacts say of the config: its fingerprint, and the digest of what no run changes while it goes on."""
+        return {"config": self.fingerprint, "fixed": digest(self.config, ("result",))}
 
     @property
     def world(self) -> Path:

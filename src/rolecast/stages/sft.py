@@ -87,7 +87,7 @@ def _finish(run: Run, stage: Stage, learner: Learner, folder: Path) -> None:
     if learner.ranks.first:
         trained = folder / "trained"
         learner.team.save(learner.slots, trained, weights)
-        made = {"config": run.fingerprint, "stage": stage.name, "threads": torch.get_num_threads()}
+        made = {**run.made, "stage": stage.name, "threads": torch.get_num_threads()}
         with writing(run.model(stage.name), "model", made) as partial:
             write_model(run, stage, trained, partial)
         shutil.rmtree(trained)

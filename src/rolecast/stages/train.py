@@ -11,6 +11,7 @@ from rolecast.learner.ranks import ALONE, Ranks
 from rolecast.methods.registry import make_method
 from rolecast.schedule import find
 from rolecast.stages import checkpoints
+from rolecast.stages.belonging import require_own
 from rolecast.stages.checks import require_ranks
 from rolecast.stages.rl import rl
 from rolecast.stages.rollout import rollout
@@ -31,6 +32,7 @@ def train(run: Run, name: str, ranks: Ranks = ALONE) -> Path:
     require_ranks(run.config)
     stage = find(method.schedule(), name)
     tasks.find(stage.task)
+    require_own(run)
     if checkpoints.ready(run, run.result(stage), ranks):
         return run.result(stage)
     if stage.start:

@@ -157,7 +157,7 @@ def test_the_artifact_counts_what_became_of_the_episodes(tmp_path: Path, played:
     go(run)
     told = verify(run.questions("plans"), "questions")["provenance"]
     assert told == {
-        "config": run.config.fingerprint, "stage": "plans", "start": "rl",
+        **run.made, "stage": "plans", "start": "rl",
         "counts": {
             "train": {"asked": 10, "prepared": 4, "left_out": 5, "failed": 1, "missing": 0},
             "dev": {"asked": 3, "prepared": 3, "left_out": 0, "failed": 0, "missing": 0},

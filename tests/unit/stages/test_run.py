@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from functools import partial as given
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +18,12 @@ from rolecast.learner.ranks import ALONE
 from rolecast.signals import Stopped
 from rolecast.stages import checkpoints
 from rolecast.stages import run as module
+from rolecast.stages.belonging import require_own
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.report import report
 from rolecast.stages.run import Run, _note_seconds, create, erase, note_time, open_run, prepare, refuse_other, seconds, working
 from rolecast.stages.team import load_questions
+from rolecast.stages.train import train
 from rolecast.store.artifact import verify, writing
 
 
@@ -295,3 +299,30 @@ def test_an_evaluation_that_is_cut_off_is_not_reported(tmp_path: Path) -> None:
         report(run)
     with pytest.raises(ArtifactError, match=r"result\.json is missing or does not match"):
         evaluate(run, "sft")
+
+
+@pytest.mark.parametrize("place", ["sft/model", "eval/rl"])
+def test_an_artifact_that_another_config_made_is_named(tmp_path: Path, place: str) -> None:
+    """As after an edit of run.json by hand."""
+    run = create(tmp_path / "run", RunConfig())
+    with writing(run.path / place, "any", run.made):
+        pass
+    file = run.path / "run.json"
+    written = file.read_text()
+    for key, refused in (("refill", False), ("lease_seconds", False), ("group", True)):
+        file.write_text(re.sub(rf'"{key}": [0-9.]+', f'"{key}": 3', written))
+        assert file.read_text() != written
+        edited = open_run(run.path)
+        if not refused:
+            require_own(edited)
+            continue
+        for use in (require_own, report, given(train, name="sft"), given(evaluate, stage="rl")):
+            with pytest.raises(InputError, match=rf"{place} was made with other settings than .*run/run\.json has"):
+                use(edited)
+
+
+def test_a_model_that_another_run_made_may_have_another_config(tmp_path: Path) -> None:
+    run = Run(tmp_path, make_config({"stages": {"sft": {"model": "elsewhere"}}}, "here"))
+    with writing(run.model("sft"), "model", {"fixed": "other"}):
+        pass
+    require_own(run)
