@@ -94,10 +94,10 @@ def draw_comparing(renderer: Renderer, rng: random.Random) -> Example:
     """Rounds in the form of an answerer's reply, after the first word of the question that they answer."""
     pieces = [(" Whose", False)]
     for _ in range(ROUNDS):
-        years = rng.sample(YEARS, 2)
-        names = [draw_name(rng) for _ in years]
-        listed = " and ".join(f"{name} {year}" for name, year in zip(names, years, strict=True))
-        pieces += [(tagged("think", listed), False), (tagged("answer", names[years.index(min(years))]), True)]
+        relation = rng.choice(list(DATED.values()))
+        facts = [Fact(draw_name(rng), relation, year) for year in rng.sample(YEARS, 2)]
+        quoted = " ".join(fact.sentence for fact in facts)
+        pieces += [(tagged("think", quoted), False), (tagged("answer", min(facts, key=lambda fact: fact.object).subject), True)]
     return _row(renderer, pieces)
 
 

@@ -61,11 +61,11 @@ BOTH = ("mayor of Zon Zan", "employer of Bal Ba")
 @pytest.mark.parametrize(
     ("draft", "known", "asked", "thought", "answer"),
     [
-        (EARLIER, (BORN_B, BORN_A), (), "Aal Ab 1911 and Bal Ba 1905", "Bal Ba"),
-        (EARLIER, (BORN_A,), (), "Aal Ab 1911", "unknown"),
-        (LED, (BORN_A, MAYOR, BORN_B), (), "Aal Ab 1911 and Bal Ba 1905", "Bal Ba"),
+        (EARLIER, (BORN_B, BORN_A), (), f"{BORN_A.sentence} {BORN_B.sentence}", "Bal Ba"),
+        (EARLIER, (BORN_A,), (), BORN_A.sentence, "unknown"),
+        (LED, (BORN_A, MAYOR, BORN_B), (), f"{BORN_A.sentence} {BORN_B.sentence}", "Bal Ba"),
         (LED, (MAYOR,), (), "nothing", "unknown"),
-        (CHOICE, (COUNCIL, MENTOR_A, OTHER), (), "The mentor of Bal Ba is Nix Nox.", "Bal Ba"),
+        (CHOICE, (COUNCIL, MENTOR_A, OTHER), (), "mentor is Nix Nox: The mentor of Bal Ba is Nix Nox.", "Bal Ba"),
         (CHOICE, (COUNCIL, MENTOR_A), (), "mentor of Aal Ab", "unknown"),
         (CHOICE, (), (), "nothing", "unknown"),
         (UNANSWERABLE, (MAYOR,), BOTH, "nothing", "unknown"),

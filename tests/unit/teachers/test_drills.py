@@ -76,13 +76,14 @@ def test_comparing_says_whose_year_is_the_earlier() -> None:
         shown, *rounds = parts(CROWDED, draw_comparing(CROWDED, random.Random(seed)))
         assert len(rounds) == 2 * ROUNDS - 1
         for (_, listed), (trained, answer) in zip([shown, *rounds[1::2]], rounds[0::2], strict=True):
-            pairs = listed.removeprefix(" Whose").removeprefix("<think> ").removesuffix("</think>").split(" and ")
-            years = {name: year for name, _, year in (pair.rpartition(" ") for pair in pairs)}
+            facts = facts_in(listed)
+            years = {fact.subject: fact.object for fact in facts}
             said = answer.removeprefix("<answer> ").removesuffix("</answer>")
             assert trained
             assert set(years.values()) <= set(YEARS)
             assert years[said] == min(years.values()) < max(years.values())
-            firsts += pairs[0].startswith(said)
+            assert len({fact.relation for fact in facts} & set(DATED.values())) == 1
+            firsts += facts[0].subject == said
     assert 70 < firsts < 130
 
 
