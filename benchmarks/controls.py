@@ -28,9 +28,16 @@ from rolecast.methods.registry import find
 from rolecast.schedule import last
 from rolecast.stages.comparison import plan
 from rolecast.stages.evaluate import evaluate
+from rolecast.stages.gains import Scores, differences, scores_of
 from rolecast.stages.inputs import inputs
 from rolecast.stages.run import Run, create, seconds
 from rolecast.stages.train import train
+
+
+@dataclass(frozen=True)
+class Tested:
+    result: dict[str, Any]
+    scores: Scores
 
 
 @dataclass(frozen=True)
@@ -54,14 +61,14 @@ class Controls:
         inputs(run)
         return run
 
-    def trained(self, run: Run, until: str = "") -> dict[str, Any]:
+    def trained(self, run: Run, until: str = "") -> Tested:
         """Goes through the schedule, up to a stage, and evaluates its last model."""
         for stage in run.config.schedule:
             train(run, stage.name)
             if stage.name == until:
                 break
-        found: dict[str, Any] = json.loads((evaluate(run, until or last(run.config.schedule)) / "result.json").read_text())
-        return found
+        tested = until or last(run.config.schedule)
+        return Tested(json.loads((evaluate(run, tested) / "result.json").read_text()), scores_of(run, tested))
 
     def untrained(self, method: str) -> RunConfig:
         """Taught as a comparison teaches it: on the rows of the demo's SFT."""
@@ -69,7 +76,7 @@ class Controls:
         return member.config
 
 
-def controls(c: Controls, only: str | None) -> dict[str, dict[str, Any]]:
+def controls(c: Controls, only: str | None) -> dict[str, Tested]:
     config = c.config()
     sft = [stage.name for stage in config.schedule if stage.kind == "sft"]
     rl = [stage.name for stage in config.schedule if stage.kind == "rl"]
@@ -104,19 +111,22 @@ def longer_sft(demo: Run) -> dict[str, int]:
     return {name: round(steps * total / sum(spent[of] for of in taught)) for name, steps in taught.items()}
 
 
-def table(results: dict[str, dict[str, Any]]) -> str:
+def table(tests: dict[str, Tested]) -> str:
+    results = {name: tested.result for name, tested in tests.items()}
     types = sorted({kind for r in results.values() for kind in r["by_type"]})
     hops = sorted({count for r in results.values() for count in r["by_hops"]})
     lines = [
-        f"| run | score | 95 % | {' | '.join([*types, *(f'{count} hops' for count in hops)])} |",
-        "| --- " * (3 + len(types) + len(hops)) + "|",
+        f"| run | score | 95 % | − sft, question by question | {' | '.join([*types, *(f'{count} hops' for count in hops)])} |",
+        "| --- " * (4 + len(types) + len(hops)) + "|",
     ]
     for name, r in results.items():
         measure = r["headline"]
         parts = [r["by_type"].get(kind, {}).get(measure) for kind in types] + [r["by_hops"].get(count, {}).get(measure) for count in hops]
         low, high = r["ci95"]
         cells = ["–" if part is None else f"{100 * part:.1f}" for part in parts]
-        lines.append(f"| {name} | {100 * r[measure]:.1f} | {100 * low:.1f} – {100 * high:.1f} | {' | '.join(cells)} |")
+        gained = differences(tests[name].scores, tests["sft"].scores).get(measure) if name != "sft" else None
+        paired = f"{100 * gained['mean']:+.1f} [{100 * gained['low']:+.1f}, {100 * gained['high']:+.1f}]" if gained else ""
+        lines.append(f"| {name} | {100 * r[measure]:.1f} | {100 * low:.1f} – {100 * high:.1f} | {paired} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -74,7 +74,7 @@ def summaries(read: Mapping[str, Found]) -> str:
     stages = {(name, stage): result for name, found in read.items() for stage, result in found["stages"].items()}
     hops = sorted({count for result in stages.values() for count in result["by_hops"]})
     types = sorted({kind for result in stages.values() for kind in result["by_type"]} - {"unknown"})
-    head = ["run", "score", *(f"{count} hop{'s' if count != '1' else ''}" for count in hops), *types, "tokens / question", "searches", "n"]
+    head = ["run", "score", "− its start of RL", *(f"{count} hop{'s' if count != '1' else ''}" for count in hops), *types, "tokens / question", "searches", "n"]
     rows = []
     for (name, stage), result in stages.items():
         measure = result.get("headline", "em")
@@ -83,7 +83,9 @@ def summaries(read: Mapping[str, Found]) -> str:
         ]
         cost = [f"{result['tokens_per_question']:.0f}", f"{result['searches_per_question']:.1f}", f"{result['n']:,}"]
         profile = f", {result['profile']}" if result.get("profile") else ""
-        rows.append([f"{name}, {stage}{profile}", scored(result[measure], result["ci95"]), *map(percent, parts), *cost])
+        gained = read[name].get("gains", {}).get("stages", {}).get(stage, {}).get(measure)
+        difference = scored(gained["mean"], (gained["low"], gained["high"]), "+") if gained else ""
+        rows.append([f"{name}, {stage}{profile}", scored(result[measure], result["ci95"]), difference, *map(percent, parts), *cost])
     return markdown(head, rows)
 
 

@@ -22,7 +22,8 @@ RESULT = {
     "headline": "em", "em": 0.5, "ci95": [0.4, 0.625], "by_hops": {"1": {"em": 0.75}, "2": {"em": 0.25}}, "by_type": {"chain": {"em": 0.5}},
     "tokens_per_question": 41.6, "searches_per_question": 1.25, "n": 1008,
 }  # fmt: skip
-SUMMARY: dict[str, Any] = {"seed": 3, "origin": ORIGIN, "stages": {"sft": RESULT, "rl": {**RESULT, "em": 1.0, "ci95": None}}}
+GAINS = {"over": "sft", "stages": {"rl": {"em": {"mean": 0.5, "low": 0.375, "high": 0.625, "n": 1008}}}}
+SUMMARY: dict[str, Any] = {"seed": 3, "origin": ORIGIN, "gains": GAINS, "stages": {"sft": RESULT, "rl": {**RESULT, "em": 1.0, "ci95": None}}}
 ROW = {
     "method": "decor", "mean": 0.5, "low": 0.25, "high": 0.75, "spread": None, "start": None, "training": {"sampled": 4000.0},
     "evaluation": {"sampled": 30.0, "frozen": 2.0, "searches": 2.5, "context": {"planner": 99, "filter": 40}}, "seconds": {"sft": 90.0},
@@ -54,10 +55,10 @@ def test_a_summary_is_a_row_for_each_stage_and_says_what_made_it(tmp_path: Path)
 
 <!-- results: demo -->
 
-| run | score | 1 hop | 2 hops | chain | tokens / question | searches | n |
-| --- | --- | --- | --- | --- | --- | --- | --- |
-| demo-3, sft | 50.0 [40.0, 62.5] | 75.0 | 25.0 | 50.0 | 42 | 1.2 | 1,008 |
-| demo-3, rl | 100.0 | 75.0 | 25.0 | 50.0 | 42 | 1.2 | 1,008 |
+| run | score | − its start of RL | 1 hop | 2 hops | chain | tokens / question | searches | n |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| demo-3, sft | 50.0 [40.0, 62.5] |  | 75.0 | 25.0 | 50.0 | 42 | 1.2 | 1,008 |
+| demo-3, rl | 100.0 | +50.0 [+37.5, +62.5] | 75.0 | 25.0 | 50.0 | 42 | 1.2 | 1,008 |
 
 - demo-3: seed 3; commit 0123456789ab; `rolecast demo --seed 3`; 2 cores of a processor, 2 threads.
 

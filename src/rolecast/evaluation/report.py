@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from math import isfinite
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -72,7 +73,7 @@ def render_report(
         title=summary.get("title") or (f"Rolecast, {method}" if method else "Rolecast"),
         method=method,
         seed=summary.get("seed"),
-        headline=headline(stages),
+        headline=headline(stages, _mapping(summary.get("gains"))),
         stages=stages,
         breakdowns=breakdowns(summary, stages),
         controls=_controls(summary),
@@ -88,8 +89,9 @@ def render_report(
     )
 
 
-def headline(stages: Sequence[Json]) -> str:
-    """One sentence: how the last stage's score compares with that of the stage before."""
+def headline(stages: Sequence[Json], gains: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """One sentence: how the last stage's score compares with that of the stage before; with the paired difference, where `gains` (of
+    `stages.gains`) has that of these two, else with whether their intervals overlap."""
     if not stages:
         return "This run has no evaluation yet."
     last, before = stages[-1], stages[-2] if len(stages) > 1 else None
@@ -102,6 +104,10 @@ def headline(stages: Sequence[Json]) -> str:
     else:
         verb = "raises" if change > 0 else "lowers"
         sentence = f"{last['label']} {verb} {measure} from {_with_interval(before)} to {_with_interval(last)}{_questions(before, last)}"
+    paired = _mapping(_mapping(_mapping(gains.get("stages")).get(last["stage"])).get(last["measure"]))
+    if paired and gains.get("over") == before["stage"]:
+        mean, low, high = (100 * float(paired[part]) for part in ("mean", "low", "high"))
+        return f"{sentence}; question by question {mean:+.1f} [{low:+.1f}, {high:+.1f}]."
     bounds = before["low"], before["high"], last["low"], last["high"]
     if change and None not in bounds and last["low"] <= before["high"] and before["low"] <= last["high"]:
         sentence += "; the 95 % intervals overlap"

@@ -11,12 +11,20 @@ from pydantic import BaseModel
 from rolecast.reading import read_own
 
 
+class Gains(BaseModel):
+    """What later models score more than the one that RL began with, on the same questions: by stage, by score, with `low` and `high`."""
+
+    over: str
+    stages: dict[str, dict[str, dict[str, float]]]
+
+
 class Summary(BaseModel):
     """What is printed of summary.json."""
 
     method: str
     seed: int
     stages: dict[str, dict[str, Any]]
+    gains: Gains | None = None
     seconds: dict[str, float]
     report: str
 
@@ -55,6 +63,21 @@ def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
     return aligned(head, rows)
 
 
+def gained(gains: Gains, stages: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line for each later stage: the paired differences of its headline and of further tasks' scores."""
+    lines = []
+    for stage, differences in gains.stages.items():
+        names = [stages[stage].get("headline", "em"), *stages[stage].get("others", {})]
+        told = [
+            f"{'EM' if name == 'em' else name} {100 * found['mean']:+.1f} [{100 * found['low']:+.1f}, {100 * found['high']:+.1f}]"
+            for name in names
+            if (found := differences.get(name))
+        ]
+        if told:
+            lines.append(f"{stage} − {gains.over}, question by question: {', '.join(told)}")
+    return lines
+
+
 def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The first column to the left, the others to the right."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
@@ -78,5 +101,7 @@ def print_summary(path: Path) -> None:
     summary = read_own(path, Summary, "write it anew by `rolecast report`")
     print(f"\n{summary['method']}, seed {summary['seed']}, held-out questions, greedy\n")
     print(results_table(summary["stages"]))
+    if summary.get("gains"):
+        print("\n" + "\n".join(gained(Gains.model_validate(summary["gains"]), summary["stages"])))
     print("\nseconds: " + ", ".join(f"{stage} {spent:.0f}" for stage, spent in summary["seconds"].items()))
     print(f"summary: {path}\nreport:  {path.with_name(summary['report'])}")

@@ -13,17 +13,15 @@ from rolecast.evaluation.comparison_page import render_comparison
 from rolecast.evaluation.cost import Cost, read_cost
 from rolecast.methods.registry import find
 from rolecast.ports import EXTERNAL
-from rolecast.schedule import find as find_stage
 from rolecast.schedule import last
 from rolecast.stages.budget import accounts
 from rolecast.stages.comparison import Member, sft_rows
+from rolecast.stages.gains import scores_of, start_of_rl
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.report import origin_of
 from rolecast.stages.run import Run, open_run, seconds
 from rolecast.store.artifact import verify, write_text
 from rolecast.store.uri import S3, open_store
-
-Scores = dict[str, Mapping[str, float | None]]
 
 
 def place_of(out: Path | str, member: Member) -> str:
@@ -83,7 +81,7 @@ def _check_alike(runs: Sequence[Run]) -> None:
     """Runs of one seed search one corpus by one ranker, have one judge, and answer the same questions."""
     by_seed: dict[int, tuple[Run, str, set[str]]] = {}
     for run in runs:
-        asked = set(_scores(run, last(run.config.schedule)))
+        asked = set(scores_of(run, last(run.config.schedule)))
         first, met, questions = by_seed.setdefault(run.config.seed, (run, _environment(run), asked))
         if _environment(run) != met:
             raise InputError(f"{run.place} and {first.place} search another index, or have another judge: they cannot be compared")
@@ -104,18 +102,18 @@ def _environment(run: Run) -> str:
 
 def _read(label: str, run: Run) -> Finished:
     c, schedule = run.config, run.config.schedule
-    final, rl = last(schedule), [stage for stage in schedule if stage.kind == "rl"]
+    final = last(schedule)
     result = _result(run, final)
     spent = accounts(run, schedule)
     kept = [{key: value for key, value in account.items() if key != "ended"} for account in spent.values()]
-    start = find_stage(schedule, rl[0].start).name if rl and rl[0].start else ""
+    start = start_of_rl(schedule)
     return Finished(
         method=label,
         seed=c.seed,
         trained=find(c.method.name).trained,
         headline=result["headline"],
-        scores=_scores(run, final),
-        start=_scores(run, start) if start else {},
+        scores=scores_of(run, final),
+        start=scores_of(run, start) if start else {},
         training=sum((read_cost(account) for account in kept), Cost()),
         evaluation=read_cost(result["cost"]),
         seconds=seconds(run),
@@ -144,10 +142,3 @@ def _result(run: Run, stage: str) -> dict[str, Any]:
     verify(run.evaluation(stage), "evaluation")
     found: dict[str, Any] = json.loads((run.evaluation(stage) / "result.json").read_text())
     return found
-
-
-def _scores(run: Run, stage: str) -> Scores:
-    """Of each test question. Its key holds what was asked and what is right: worlds of two seeds never share one."""
-    _result(run, stage)
-    rows = map(json.loads, (run.evaluation(stage) / "predictions.jsonl").read_text().splitlines())
-    return {json.dumps([row["id"], row["question"], row["golds"]]): row["scores"] for row in rows}

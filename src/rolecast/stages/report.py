@@ -15,6 +15,7 @@ from rolecast.schedule import Schedule, keys_of
 from rolecast.stages.belonging import require_own
 from rolecast.stages.budget import accounts
 from rolecast.stages.environment import environment_of
+from rolecast.stages.gains import gains
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.run import Run, origins, seconds
 from rolecast.stages.segments import segments_of
@@ -39,6 +40,7 @@ def report(run: Run) -> Path:
         "method": run.config.method.name,
         "seed": run.config.seed,
         "stages": results,
+        **({"gains": added} if (added := gains(run, evaluated)) else {}),
         **({"profiles": profiles} if profiles else {}),
         "controls": {**{f"gold_recall_{stage}": result["gold_recall"] for stage, result in results.items()}, **_controls(schedule, curves)},
         "budget": _budget(run),

@@ -227,6 +227,13 @@ def test_headline(stages: dict[str, Any], expected: str) -> None:
     assert expected in headline(stage_scores({"stages": stages}))
 
 
+def test_headline_tells_the_paired_difference_of_the_two_that_it_compares() -> None:
+    stages = stage_scores({"stages": {"sft": scores(0.5, 0.45, 0.55), "rl": scores(0.52, 0.47, 0.57)}})
+    gains = {"over": "sft", "stages": {"rl": {"em": {"mean": 0.02, "low": 0.005, "high": 0.035, "n": 1008}}}}
+    assert headline(stages, gains).endswith("; question by question +2.0 [+0.5, +3.5].")
+    assert "overlap" in headline(stages, {**gains, "over": "other"})
+
+
 def test_charts_by_family_and_role() -> None:
     roles = role_names(CURVES, TRACES)
     assert roles == ["planner", "filter"]
