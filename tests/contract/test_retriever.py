@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 
 from rolecast.errors import InputError
 from rolecast.ports import IndexInfo, Retriever
-from rolecast.retriever import dense
+from rolecast.retriever import encoder
 from rolecast.retriever.app import make_retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever, build_index
@@ -55,7 +55,7 @@ class TableEncoder:
 @pytest.fixture(scope="module", params=["bm25", "dense", "hybrid"])
 def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dense, "Encoder", TableEncoder)
+        patch.setattr(encoder, "Encoder", TableEncoder)
         path = tmp_path_factory.mktemp("index") / request.param
         build_index(PASSAGES, path, request.param)
         yield path

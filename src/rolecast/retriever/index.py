@@ -25,7 +25,8 @@ from rolecast.types import Passage
 
 if TYPE_CHECKING:
     from rolecast.retriever.bm25 import BM25
-    from rolecast.retriever.dense import Dense, Encoder
+    from rolecast.retriever.dense import Dense
+    from rolecast.retriever.encoder import Encoder
 
 Kind = Literal["bm25", "dense", "hybrid"]
 KIND = "index"
@@ -63,8 +64,7 @@ def _dense() -> type[Dense]:
 
 
 def _encoder(name: str) -> Encoder:
-    with needing("retriever"):
-        from rolecast.retriever.dense import Encoder
+    from rolecast.retriever.encoder import Encoder
 
     return Encoder(name)
 

@@ -16,7 +16,7 @@ from rolecast.config import RunConfig, load_config
 from rolecast.data.records import read_questions
 from rolecast.evaluation.table import results_table
 from rolecast.methods.registry import find
-from rolecast.retriever import dense
+from rolecast.retriever import encoder
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.inputs import inputs
 from rolecast.stages.metrics import read_metrics
@@ -50,7 +50,7 @@ class Words:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dense, "Encoder", Words)
+        patch.setattr(encoder, "Encoder", Words)
         config = load_config(Path(str(find("decomposer").preset())), SMALL)
         made = prepare(str(tmp_path_factory.mktemp("decomposer") / "run"), config, inputs)
         for stage in config.schedule:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pytest
 
 from rolecast.errors import ArtifactError, InputError
-from rolecast.retriever import dense as module
-from rolecast.retriever.dense import Encoder
+from rolecast.retriever import encoder as module
+from rolecast.retriever.encoder import Encoder
 from rolecast.retriever.index import LocalRetriever, build_index
 from rolecast.types import Passage
 
@@ -216,6 +216,14 @@ def test_queries_and_passages_are_encoded_as_what_they_are(tmp_path: Path) -> No
     search(retriever, 1, "dog")
     assert FakeEncoder.sides[4:] == [("query", "dog")]
     assert asyncio.run(retriever.embed(["owl"])).shape == (1, 2)
+
+
+@pytest.mark.usefixtures("fake")
+def test_an_index_of_words_embeds_where_faiss_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.delitem(sys.modules, "rolecast.retriever.dense", raising=False)
+    build_index(PASSAGES, tmp_path / "index", "bm25")
+    assert asyncio.run(LocalRetriever.open(tmp_path / "index").embed(["owl"])).shape == (1, 2)
 
 
 @pytest.mark.usefixtures("fake")

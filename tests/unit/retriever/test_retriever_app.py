@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from rolecast.data.records import split_contents
 from rolecast.errors import ArtifactError, InputError
-from rolecast.retriever import dense
+from rolecast.retriever import encoder
 from rolecast.retriever.app import make_retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever, build_index
@@ -106,7 +106,7 @@ def test_fetch(url: str) -> None:
 
 
 def test_embeddings_have_openais_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "Encoder", Constant)
+    monkeypatch.setattr(encoder, "Encoder", Constant)
     build_index(PASSAGES, tmp_path / "index", "dense")
     with serving(*make_retriever(RetrieverSettings(index=str(tmp_path / "index")))) as url:
         reply = post(url, "/v1/embeddings", {"input": ["ab", "c"], "model": "m", "user": "someone"})
