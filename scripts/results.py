@@ -74,7 +74,9 @@ def summaries(read: Mapping[str, Found]) -> str:
     stages = {(name, stage): result for name, found in read.items() for stage, result in found["stages"].items()}
     hops = sorted({count for result in stages.values() for count in result["by_hops"]})
     types = sorted({kind for result in stages.values() for kind in result["by_type"]} - {"unknown"})
-    head = ["run", "score", "− its start of RL", *(f"{count} hop{'s' if count != '1' else ''}" for count in hops), *types, "tokens / question", "searches", "n"]
+    others = list(dict.fromkeys(other for result in stages.values() for other in result.get("others", {})))
+    beside = [title for other in others for title in (other, f"{other} − its start of RL")]
+    head = ["run", "score", "− its start of RL", *beside, *(f"{count} hop{'s' if count != '1' else ''}" for count in hops), *types, "tokens / question", "searches", "n"]
     rows = []
     for (name, stage), result in stages.items():
         measure = result.get("headline", "em")
@@ -83,9 +85,9 @@ def summaries(read: Mapping[str, Found]) -> str:
         ]
         cost = [f"{result['tokens_per_question']:.0f}", f"{result['searches_per_question']:.1f}", f"{result['n']:,}"]
         profile = f", {result['profile']}" if result.get("profile") else ""
-        gained = read[name].get("gains", {}).get("stages", {}).get(stage, {}).get(measure)
-        difference = scored(gained["mean"], (gained["low"], gained["high"]), "+") if gained else ""
-        rows.append([f"{name}, {stage}{profile}", scored(result[measure], result["ci95"]), difference, *map(percent, parts), *cost])
+        gains = read[name].get("gains", {}).get("stages", {}).get(stage, {})
+        further = [cell for other in others for cell in (scored(result[other], result["others"][other]["ci95"]), gained(gains.get(other)))]
+        rows.append([f"{name}, {stage}{profile}", scored(result[measure], result["ci95"]), gained(gains.get(measure)), *further, *map(percent, parts), *cost])
     return markdown(head, rows)
 
 
@@ -132,6 +134,11 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def scored(mean: float, bounds: Sequence[float] | None, sign: str = "") -> str:
     form = f"{{:{sign}.1f}}"
     return form.format(100 * mean) + (f" [{form.format(100 * bounds[0])}, {form.format(100 * bounds[1])}]" if bounds else "")
+
+
+def gained(difference: Found | None) -> str:
+    """A paired difference with its interval."""
+    return scored(difference["mean"], (difference["low"], difference["high"]), "+") if difference else ""
 
 
 def percent(share: float | None) -> str:

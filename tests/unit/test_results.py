@@ -68,6 +68,16 @@ by hand
     )
 
 
+def test_further_tasks_have_scores_and_gains_of_their_own(tmp_path: Path) -> None:
+    told = {**RESULT, "report": 0.25, "others": {"report": {"n": 1008, "ci95": [0.125, 0.375]}}}
+    gains = {"over": "sft", "stages": {"rl": {"report": {"mean": -0.125, "low": -0.25, "high": 0.0, "n": 1008}}}}
+    found = results.table(folder_with(tmp_path, demo={"a": {**SUMMARY, "gains": gains, "stages": {"sft": told, "rl": told}}}) / "demo")
+    head, _, sft, rl = found.splitlines()[1:5]
+    assert head.startswith("| run | score | − its start of RL | report | report − its start of RL | 1 hop |")
+    assert sft.startswith("| a, sft | 50.0 [40.0, 62.5] |  | 25.0 [12.5, 37.5] |  | 75.0 |")
+    assert rl.startswith("| a, rl | 50.0 [40.0, 62.5] |  | 25.0 [12.5, 37.5] | -12.5 [-25.0, +0.0] | 75.0 |")
+
+
 def test_a_comparison_is_a_row_for_each_method(tmp_path: Path) -> None:
     found = results.table(folder_with(tmp_path, all={"comparison": COMPARISON}) / "all").splitlines()
     assert found[3] == "| decor | 50.0 [25.0, 75.0] | – |  | – | 4,000 | 32 | 2.5 | 99 | 1.5 |"
