@@ -76,7 +76,8 @@ def summaries(read: Mapping[str, Found]) -> str:
     types = sorted({kind for result in stages.values() for kind in result["by_type"]} - {"unknown"})
     others = list(dict.fromkeys(other for result in stages.values() for other in result.get("others", {})))
     beside = [title for other in others for title in (other, f"{other} − its start of RL")]
-    head = ["run", "score", "− its start of RL", *beside, *(f"{count} hop{'s' if count != '1' else ''}" for count in hops), *types, "tokens / question", "searches", "n"]
+    split = [*(f"{count} hop{'s' if count != '1' else ''}" for count in hops), *types]
+    head = ["run", "score", "− its start of RL", *beside, *split, "tokens / question", "searches", "n"]
     rows = []
     for (name, stage), result in stages.items():
         measure = result.get("headline", "em")
@@ -87,7 +88,8 @@ def summaries(read: Mapping[str, Found]) -> str:
         profile = f", {result['profile']}" if result.get("profile") else ""
         gains = read[name].get("gains", {}).get("stages", {}).get(stage, {})
         further = [cell for other in others for cell in (scored(result[other], result["others"][other]["ci95"]), gained(gains.get(other)))]
-        rows.append([f"{name}, {stage}{profile}", scored(result[measure], result["ci95"]), gained(gains.get(measure)), *further, *map(percent, parts), *cost])
+        scores = [scored(result[measure], result["ci95"]), gained(gains.get(measure)), *further]
+        rows.append([f"{name}, {stage}{profile}", *scores, *map(percent, parts), *cost])
     return markdown(head, rows)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from tests.weed import S3Server, weed_running
+
+# Who starts the tests in the background of a shell has Ctrl-C ignored, and so would every command that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ With --setup the clone gets an environment of its own by `make setup`, as README
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines = [(part.__name__.rpartition(".")[2], title, play) for part in (installing, runs, clients) for title, play in part.LINES]
     chosen = [line for line in lines if not given.only or given.only in f"{line[0]}: {line[1]}"]
     failed = 0
+    # Not ignored by what is started, as it is where the background of a shell began this.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="first-hour-") as folder:
         place = clone(Path(folder), given.setup)
         for part, title, play in chosen:

@@ -23,7 +23,8 @@ RESULT = {
     "tokens_per_question": 41.6, "searches_per_question": 1.25, "n": 1008,
 }  # fmt: skip
 GAINS = {"over": "sft", "stages": {"rl": {"em": {"mean": 0.5, "low": 0.375, "high": 0.625, "n": 1008}}}}
-SUMMARY: dict[str, Any] = {"seed": 3, "origin": ORIGIN, "gains": GAINS, "stages": {"sft": RESULT, "rl": {**RESULT, "em": 1.0, "ci95": None}}}
+STAGES = {"sft": RESULT, "rl": {**RESULT, "em": 1.0, "ci95": None}}
+SUMMARY: dict[str, Any] = {"seed": 3, "origin": ORIGIN, "gains": GAINS, "stages": STAGES}
 ROW = {
     "method": "decor", "mean": 0.5, "low": 0.25, "high": 0.75, "spread": None, "start": None, "training": {"sampled": 4000.0},
     "evaluation": {"sampled": 30.0, "frozen": 2.0, "searches": 2.5, "context": {"planner": 99, "filter": 40}}, "seconds": {"sft": 90.0},
