@@ -15,6 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from rolecast.errors import ArtifactError, InputError
 
+LIMIT = 4 << 20  # bytes of a file that somebody wrote
+
 
 def read_mapping(path: Path | None, overrides: Sequence[str], what: str) -> dict[str, Any]:
     """A YAML file with `key.sub=value` overrides, values in YAML; without a file, the overrides alone.
@@ -99,7 +101,7 @@ def _read_yaml(text: str) -> Any:
 
 def _read_file(path: Path, what: str) -> dict[str, Any]:
     try:
-        data = _read_yaml(path.read_text())
+        data = _read_yaml(_written(path))
     except FileNotFoundError:
         raise InputError(f"{path}: no such {what} file; see configs/ and docs/ for examples") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -111,6 +113,15 @@ def _read_file(path: Path, what: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise InputError(f"{path}: a {what} is a mapping of keys to values")
     return data
+
+
+def _written(path: Path) -> str:
+    """The text of a file or a pipe, as long as it is one that somebody may have written."""
+    with path.open("rb") as file:
+        found = file.read(LIMIT + 1)
+    if len(found) > LIMIT:
+        raise InputError(f"has more than {LIMIT >> 20} MiB, which nobody wrote; name another file")
+    return found.decode()
 
 
 def override(data: dict[str, Any], text: str) -> None:

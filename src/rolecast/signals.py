@@ -1,9 +1,10 @@
-"""SIGINT (Ctrl-C) and SIGTERM: an end with one line and with 130 or 143, never a traceback and never without a word."""
+"""SIGINT (Ctrl-C), SIGTERM and SIGHUP (the terminal is gone): an end with one line and with 130, 143 or 129, never a traceback."""
 
 from __future__ import annotations
 
 import os
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-ENDING = (signal.SIGINT, signal.SIGTERM)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CODES = tuple(128 + number for number in ENDING)  # what a process exits with that was told to end
 TWICE = 1.0  # seconds in which one SIGTERM may arrive on two ways
 Handler = Callable[[int, FrameType | None], None]
@@ -27,7 +28,7 @@ class Stopped(SystemExit):
 
 @contextmanager
 def handled(handler: Handler) -> Iterator[None]:
-    """`handler` gets both signals meanwhile. Only a process's main thread can do that; elsewhere nothing changes. A signal that the
+    """`handler` gets these signals meanwhile. Only a process's main thread can do that; elsewhere nothing changes. A signal that the
     process was started to ignore (nohup) stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -54,6 +55,8 @@ class Told:
 
     def first(self, number: int, before: Callable[[], object] = lambda: None) -> bool:
         """Whether it is the first. One that ends all at once does not return; `before` that comes what is left to do."""
+        if number == signal.SIGHUP:
+            _leave_the_terminal()
         if not self.number:
             self.number, self._since = number, time.monotonic()
             return True
@@ -74,6 +77,15 @@ def signals_raise() -> Iterator[None]:
 
     with handled(stop):
         yield
+
+
+def _leave_the_terminal() -> None:
+    """What is printed to a terminal that is gone would be an error in the middle of saving."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode):
+            os.dup2(nowhere, stream)
+    os.close(nowhere)
 
 
 def end_at_once(number: int) -> NoReturn:

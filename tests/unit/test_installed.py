@@ -15,6 +15,7 @@ import pytest
 import rolecast
 from rolecast import installed
 from rolecast.errors import InputError
+from rolecast.cli.doctor import wrapped
 from rolecast.installed import MissingPackageError, extra_of, install, needing, package_of
 
 REQUIRES = [
@@ -132,3 +133,13 @@ def test_every_import_is_of_a_package_that_an_extra_names() -> None:
 
 def test_owners_are_needed_and_known() -> None:
     assert not [module for module in installed.OWNERS if package_of(module) is None]
+
+
+def test_doctor_folds_its_lines_and_tears_no_package_from_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    told = ", ".join(f"package-{number} 1.{number}" for number in range(9))
+    lines = wrapped("extra", told).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[0].startswith("  extra      package-0 1.0, package-1 1.1,")
+    assert [line[:13] for line in lines[1:]] == [" " * 13] * (len(lines) - 1)
+    assert " ".join(line[13:] for line in lines) == told

@@ -114,3 +114,7 @@ def test_a_file_of_a_runs_own_that_is_damaged_is_named(tmp_path: Path, content: 
 def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
     assert read_own_lines(tmp_path / "own.jsonl", dict[str, int], "") == [{"a": 1}, {"a": 2}]
+
+
+def test_a_file_without_an_end_is_refused() -> None:
+    assert fault(lambda: read_mapping(Path("/dev/zero"), (), "config")) == "/dev/zero: has more than 4 MiB, which nobody wrote; name another file"

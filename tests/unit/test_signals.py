@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -15,14 +17,14 @@ from rolecast.learner.ranks import ALONE
 from rolecast.signals import Stopped, handled, signals_raise
 from rolecast.stages.stopping import Stopping, stopping
 
-BOTH = [signal.SIGINT, signal.SIGTERM]
+ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 def process(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("number", BOTH)
+@pytest.mark.parametrize("number", ALL)
 def test_a_signal_raises_once_and_what_was_there_before_comes_back(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with pytest.raises(Stopped) as caught, signals_raise():
@@ -83,7 +85,7 @@ def test_other_threads_change_nothing() -> None:
     assert seen == [before]
 
 
-@pytest.mark.parametrize("number", BOTH)
+@pytest.mark.parametrize("number", ALL)
 def test_a_stage_takes_note_of_the_first_signal(number: signal.Signals) -> None:
     with stopping(ALONE) as stop:
         stop.leave("nothing was said")
@@ -153,3 +155,30 @@ def test_every_rank_ends_though_one_was_told() -> None:
             return [value, signal.SIGTERM]
 
     assert Stopping(Two()).asked() == signal.SIGTERM  # type: ignore[arg-type]
+
+
+def test_a_terminal_that_is_closed_ends_a_stage_that_saves_and_may_print_meanwhile(tmp_path: Path) -> None:
+    code = f"""
+import os, signal, time
+from pathlib import Path
+from rolecast.errors import Interrupted
+from rolecast.learner.ranks import ALONE
+from rolecast.stages.stopping import stopping
+with stopping(ALONE) as stop:
+    print("ready", flush=True)
+    while not stop.asked():
+        time.sleep(0.01)
+    print("a line for nobody", flush=True)
+    Path({str(tmp_path / "saved")!r}).write_text("1")
+    try:
+        stop.leave("saved")
+    except Interrupted as told:
+        os._exit(told.exit_code)
+"""
+    child, terminal = pty.fork()
+    if not child:
+        os.execv(sys.executable, [sys.executable, "-c", code])
+    assert b"ready" in os.read(terminal, 100)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGHUP
+    assert (tmp_path / "saved").exists()
