@@ -14,8 +14,8 @@ import pytest
 
 import rolecast
 from rolecast import installed
-from rolecast.errors import InputError
 from rolecast.cli.doctor import wrapped
+from rolecast.errors import InputError
 from rolecast.installed import MissingPackageError, extra_of, install, needing, package_of
 
 REQUIRES = [

@@ -117,4 +117,7 @@ def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_file_without_an_end_is_refused() -> None:
-    assert fault(lambda: read_mapping(Path("/dev/zero"), (), "config")) == "/dev/zero: has more than 4 MiB, which nobody wrote; name another file"
+    assert (
+        fault(lambda: read_mapping(Path("/dev/zero"), (), "config"))
+        == "/dev/zero: has more than 4 MiB, which nobody wrote; name another file"
+    )
