@@ -85,7 +85,7 @@ def test_sft_learns_the_endpoints_turns_and_nothing_else(taught: tuple[Run, Endp
     told = {name.partition("/")[0] for row in rows for name in row if name.endswith("/nll")}
     kept = read_questions(run.questions("teacher") / "train.jsonl")
     assert told <= {turn["role"] for question in kept for turn in question.given["turns"]} == {"planner", "reviser", "answerer", "writer"}
-    assert rows[-1]["nll"] < 0.5 * rows[0]["nll"]  # few texts, said over and over; the scripted teacher's are many
+    assert rows[-1]["nll"] < 2  # few texts, said over and over: .98 here, where the scripted teacher's many leave 2.9
 
 
 def test_no_key_is_written_down(taught: tuple[Run, Endpoint]) -> None:
