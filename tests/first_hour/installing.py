@@ -64,9 +64,8 @@ def answer(place: Place) -> None:
 
 
 def own_data(place: Place) -> None:
-    done = place.run(
-        "pipeline", "run", "--local", "--config", str(place.root / "configs" / "own_data.yaml"), "--run", "own-data", seconds=900
-    )
+    typed = ("pipeline", "run", "--local", "--config", "configs/own_data.yaml", "--run", str(place.folder / "own-data"))
+    done = place.run(*typed, seconds=900, at=place.root)
     assert done.code == 0, done.all[-3000:]
 
 

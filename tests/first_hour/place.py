@@ -62,10 +62,11 @@ class Place:
     def command(self, *arguments: str) -> list[str]:
         return [str(self.python), "-m", "rolecast.cli.main", *arguments]
 
-    def run(self, *arguments: str, seconds: float = 400, **variables: str) -> Done:
+    def run(self, *arguments: str, seconds: float = 400, at: Path | None = None, **variables: str) -> Done:
+        """`at`: the folder where it is typed; that of the runs by default."""
         done = subprocess.run(
             self.command(*arguments),
-            cwd=self.folder,
+            cwd=at or self.folder,
             env={**self.environment, **variables},
             capture_output=True,
             text=True,

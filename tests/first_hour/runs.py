@@ -114,7 +114,7 @@ def same_questions(place: Place) -> None:
     )
     done = place.run("run", "create", "same", "--config", place.config("same.yaml", text))
     assert done.code == 0, done.all
-    assert "data.train and data.test hold the same questions" in done.errors
+    assert "data.train and data.test hold the same questions" in done.errors, done.all
 
 
 def several(place: Place) -> None:
