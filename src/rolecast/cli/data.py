@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -52,11 +54,41 @@ def convert(
 
     _fresh(out)
     try:
-        print(run(source, out, format, dataset or source.stem, split))
+        found = run(source, out, format, dataset or source.stem, split)
     except InputError:
         with contextlib.suppress(OSError):
             out.rmdir()  # what the conversion made before it met the fault; never a folder that holds something
         raise
+    told = {"questions": found.questions, "with gold passages": found.with_passages, "with a chain of facts": found.with_chain}
+    beside = {"passages": found.passages, "paragraphs without text, left out": found.empty_paragraphs}
+    print("\n".join([f"{source}: {found.format} → {out}", *_counted({**told, **{name: n for name, n in beside.items() if n}})]))
+
+
+@app.command()
+def merge(
+    sources: Annotated[list[Path], path_argument("Folders that `rolecast data convert` wrote, or others in that form.")],
+    out: Annotated[Path, path_option("Folder to write corpus.jsonl and a file of questions for each into; it must not exist yet.")],
+) -> None:
+    """Merge the corpora of splits and data sets into one, and keep their questions apart."""
+    from rolecast.data.merge import merge as run
+
+    _fresh(out)
+    try:
+        found = run(sources, out)
+    except InputError:
+        shutil.rmtree(out, ignore_errors=True)  # it was not there before
+        raise
+    print(
+        "\n".join(
+            [str(out), *_counted({"corpus.jsonl": found.passages, **found.questions, "passages that were there before": found.shared})]
+        )
+    )
+
+
+def _counted(counts: Mapping[str, int]) -> list[str]:
+    """A line each, numbers below each other."""
+    width = max(len(f"{count:,}") for count in counts.values())
+    return [f"  {count:>{width},}  {name}" for name, count in counts.items()]
 
 
 @index_app.command()

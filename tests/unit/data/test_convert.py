@@ -13,7 +13,9 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from typer.testing import CliRunner
 
+from rolecast.cli.main import app
 from rolecast.data.convert import FORMATS, Converted, convert, convert_hub, detect, load_hub
 from rolecast.data.records import read_corpus, read_questions
 from rolecast.errors import InputError
@@ -352,3 +354,13 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"^pyarrow is not installed; .*pip install .*\[convert\]'"):
         detect(path)
+
+
+def test_the_command_says_what_it_wrote_in_lines(tmp_path: Path) -> None:
+    file = store(tmp_path / "in.jsonl", HOTPOT)
+    done = CliRunner().invoke(app, ["data", "convert", str(file), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0
+    head, *counts = done.output.splitlines()
+    assert head == f"{file}: hotpotqa → {tmp_path / 'out'}"
+    written = len(read_corpus(tmp_path / "out" / "corpus.jsonl"))
+    assert counts == ["  1  questions", "  1  with gold passages", "  0  with a chain of facts", f"  {written}  passages"]
