@@ -363,4 +363,6 @@ def test_the_command_says_what_it_wrote_in_lines(tmp_path: Path) -> None:
     head, *counts = done.output.splitlines()
     assert head == f"{file}: hotpotqa → {tmp_path / 'out'}"
     written = len(read_corpus(tmp_path / "out" / "corpus.jsonl"))
-    assert counts == ["  1  questions", "  1  with gold passages", "  0  with a chain of facts", f"  {written}  passages"]
+    assert counts == [
+        "  1  questions", "  1  with gold passages", "  0  with a chain of facts", f"  {written}  passages", "  1  paragraphs without text, left out",
+    ]  # fmt: skip

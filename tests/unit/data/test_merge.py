@@ -88,9 +88,9 @@ def test_folders_that_cannot_be_told_apart_or_hold_nothing_are_refused(tmp_path:
     with pytest.raises(InputError, match=r"would both become one\.jsonl; rename a folder"):
         merge([one, same], tmp_path / "out")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="holds neither questions nor corpus.jsonl"):
+    with pytest.raises(InputError, match=r"holds neither questions nor corpus\.jsonl"):
         merge([one, tmp_path / "empty"], tmp_path / "out")
-    with pytest.raises(InputError, match="has no corpus.jsonl"):
+    with pytest.raises(InputError, match=r"has no corpus\.jsonl"):
         merge([folder(tmp_path / "alone", {}, {"q": []})], tmp_path / "out")
 
 
