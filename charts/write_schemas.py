@@ -118,6 +118,19 @@ GLOBAL = closed(
             ("endpoint", "region", "store", "existingSecret"),
         ),
         "auth": closed({"existingSecret": OPTIONAL_NAME}, ("existingSecret",)),
+        "externals": closed(
+            {
+                "existingSecret": OPTIONAL_NAME,
+                "keys": {"type": "array", "items": text("^[A-Z_][A-Z0-9_]*$"), "uniqueItems": True},
+                "to": ref("peers"),
+                "ports": ref("ports"),
+            },
+            ("existingSecret", "keys", "to", "ports"),
+            **{
+                "if": {"properties": {"keys": {"minItems": 1}}},
+                "then": {"properties": {"existingSecret": {"minLength": 1}}},
+            },
+        ),
         "endpoints": closed(
             {
                 "configMap": NAME,
@@ -139,7 +152,7 @@ GLOBAL = closed(
         ),
         "monitoring": MONITORING,
     },
-    ("image", "device", "s3", "auth", "endpoints", "networkPolicy", "monitoring"),
+    ("image", "device", "s3", "auth", "externals", "endpoints", "networkPolicy", "monitoring"),
 )
 
 

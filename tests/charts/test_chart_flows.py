@@ -142,6 +142,18 @@ def test_api_server_is_for_launching_pods(objects: list[Object], labels: dict[st
         assert not passes(objects, "Egress", labels[part], "default", 6443)
 
 
+def test_endpoints_of_roles_are_reached_by_those_who_play_once_a_port_is_named(helm4: Helm, labels: dict[str, Labels]) -> None:
+    objects = helm4.rendered("dev", "global.externals.ports={8443}")
+    for part in ("rollout", "learner", "agent"):
+        assert passes(objects, "Egress", labels[part], "elsewhere", 8443), part
+        assert not passes(objects, "Egress", labels[part], "elsewhere", 443), part
+        assert not passes(helm4.rendered("dev"), "Egress", labels[part], "elsewhere", 8443), part
+    for part in ("retriever", "judge", "test"):
+        assert not passes(objects, "Egress", labels[part], "elsewhere", 8443), part
+    near = helm4.rendered("dev", "global.externals.ports={8443}", "global.externals.to[0].ipBlock.cidr=10.0.0.0/8")
+    assert not passes(near, "Egress", labels["rollout"], "elsewhere", 8443)
+
+
 def test_kserve_pods_have_flows_where_kserve_serves(helm4: Helm, labels: dict[str, Labels]) -> None:
     objects = helm4.rendered("prod")
     served = {

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from rolecast.launching import pytorchjob
+from rolecast.launching import inferenceservice, pytorchjob
+from rolecast.launching.inferenceservice import ServingSpec
 from rolecast.launching.spec import TrainingJobSpec
 from tests.charts import policies
 from tests.charts.rendering import ROOT, Helm, Object, of_kind, pods
 
+EXTERNALS = ("global.externals.existingSecret=endpoints", "global.externals.keys={BIG_KEY,OTHER_KEY}", "global.externals.ports={443}")
 Rule = Callable[[list[Object]], policies.Faults]
 Change = Callable[[Object], None]
 
@@ -143,6 +145,32 @@ def test_tokens_go_to_those_who_take_or_show_them(helm4: Helm) -> None:
     [test] = [pod for pod in pods(helm4.rendered("ci", "global.auth.existingSecret=who")) if pod.owner == "Pod team-retriever-test"]
     reference = {"name": "ROLECAST_TOKEN", "valueFrom": {"secretKeyRef": {"name": "who", "key": "token"}}}
     assert reference in test.containers[0]["env"]
+
+
+def test_keys_of_endpoints_go_to_those_who_play(helm4: Helm) -> None:
+    """Each under its own name, in what the chart and the launchers render apart."""
+
+    def given(objects: list[Object]) -> dict[str, list[tuple[str, str]]]:
+        return {
+            pod.owner.rsplit("-", 1)[-1]: [
+                (variable["name"], variable["valueFrom"]["secretKeyRef"]["key"])
+                for variable in pod.containers[0]["env"]
+                if variable.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == "endpoints"
+            ]
+            for pod in pods(objects)
+        }
+
+    keys = [("BIG_KEY", "BIG_KEY"), ("OTHER_KEY", "OTHER_KEY")]
+    objects = helm4.rendered("ci", *EXTERNALS)
+    assert given(of_kind(objects, "Deployment")) == {"retriever": [], "judge": [], "rollout": keys, "agent": keys}
+    assert [list(rule(objects)) for rule in policies.RULES] == [[]] * len(policies.RULES)
+    named = {"externals_secret": "endpoints", "externals_keys": ("BIG_KEY", "OTHER_KEY")}
+    assert set(map(tuple, given(pytorchjob.render(TrainingJobSpec(run="s3://b/runs/ci", stage="sft", image="x", **named))).values())) == {
+        tuple(keys)
+    }
+    service = inferenceservice.render(ServingSpec(name="team", kind="agent", image="x", uri="s3://b/runs/ci", stage="rl", **named))
+    env = service["spec"]["predictor"]["containers"][0]["env"]
+    assert [v["name"] for v in env if v.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == "endpoints"] == ["BIG_KEY", "OTHER_KEY"]
 
 
 @pytest.mark.parametrize("rule", policies.RULES, ids=lambda rule: rule.__name__)

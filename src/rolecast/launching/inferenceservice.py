@@ -17,7 +17,18 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rolecast.launching.learner_pod import CONTAINER_SECURITY, POD_SECURITY, S3_KEYS, Manifest
-from rolecast.launching.spec import MAX_NAME, Closed, Image, Label, Name, Quantity, StageName, Toleration
+from rolecast.launching.spec import (
+    MAX_NAME,
+    Closed,
+    Image,
+    Label,
+    Name,
+    Quantity,
+    StageName,
+    Toleration,
+    Variable,
+    require_externals_secret,
+)
 from rolecast.service.tokens import TOKEN_FILE, TOKENS_FILE
 
 PORT = 8080
@@ -66,6 +77,8 @@ class ServingSpec(Closed):
     endpoints: Name = "rolecast-endpoints"
     s3_secret: Name = "rolecast-s3"
     auth_secret: Name | None = None  # agent: with keys `tokens`, which it takes, and `token`, which it shows to the retriever
+    externals_secret: Name | None = None  # agent: with `externals_keys`, of the endpoints that roles speak through
+    externals_keys: tuple[Variable, ...] = ()  # each becomes the variable of its name (a config's key_env)
     node_selector: dict[str, Label] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     max_model_len: int | None = Field(None, ge=1)  # vllm
@@ -96,6 +109,9 @@ class ServingSpec(Closed):
             raise ValueError("max_model_len is for kind vllm; the agent takes it from the run's config")
         if self.kind == "vllm" and self.auth_secret:
             raise ValueError("auth_secret is for kind agent; a vLLM predictor is guarded at the gateway")
+        if self.kind == "vllm" and self.externals_keys:
+            raise ValueError("externals_keys are for kind agent; a predictor asks nobody")
+        require_externals_secret(self.externals_keys, self.externals_secret)
         if any(argument.split("=")[0] == "--api-key" for argument in self.arguments):
             raise ValueError("arguments are visible to everyone who may list pods: --api-key is refused; guard the gateway instead")
         if len(self.name) > MAX_NAME - len("-canary"):
@@ -215,6 +231,7 @@ def _agent(spec: ServingSpec) -> Manifest:
     for key in ("ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL"):
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key, "optional": True}}})
     env += [{"name": key, "valueFrom": {"secretKeyRef": {"name": spec.s3_secret, "key": key}}} for key in S3_KEYS]
+    env += [{"name": key, "valueFrom": {"secretKeyRef": {"name": spec.externals_secret, "key": key}}} for key in spec.externals_keys]
     if spec.auth_secret:
         env += [{"name": TOKENS_FILE, "value": f"{AUTH}/tokens"}, {"name": TOKEN_FILE, "value": f"{AUTH}/token"}]
     return {

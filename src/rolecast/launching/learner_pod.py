@@ -114,6 +114,8 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
         env.append({"name": key, "valueFrom": {"secretKeyRef": {"name": spec.s3_secret, "key": key}}})
     if spec.samples and spec.release_secret:
         env.append({"name": RELEASE_KEY, "valueFrom": {"secretKeyRef": {"name": spec.release_secret, "key": RELEASE_ENTRY}}})
+    for key in spec.externals_keys:
+        env.append({"name": key, "valueFrom": {"secretKeyRef": {"name": spec.externals_secret, "key": key}}})
     if spec.auth_secret:
         env.append({"name": TOKEN, "valueFrom": {"secretKeyRef": {"name": spec.auth_secret, "key": "token"}}})
     return env

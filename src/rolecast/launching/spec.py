@@ -32,6 +32,7 @@ Label = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*
 LabelKey = Annotated[
     str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$", max_length=317)
 ]
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]*$")]
 Seconds = Annotated[int, Field(ge=1)]
 
 # Pods, headless Services and child Jobs get the job's name with a suffix, and all of them are DNS labels of 63 characters.
@@ -49,6 +50,11 @@ BY_PIPELINE = frozenset({"run", "stage", "kind"})  # keys of a training job that
 
 class Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def require_externals_secret(keys: tuple[str, ...], secret: str | None) -> None:
+    if keys and secret is None:
+        raise ValueError(f"externals_keys names {keys[0]}, and externals_secret no Secret that has it; set both")
 
 
 class Toleration(Closed):
@@ -133,6 +139,8 @@ class TrainingJobSpec(Closed):
     s3_secret: Name = "rolecast-s3"
     release_secret: Name | None = "rolecast-release"  # with key `key`, for stages that sample; null where rollouts are local
     auth_secret: Name | None = None  # with key `token`, which retriever and judge ask for
+    externals_secret: Name | None = None  # with `externals_keys`, of the endpoints that roles speak through
+    externals_keys: tuple[Variable, ...] = ()  # each becomes the variable of its name (a config's key_env)
     labels: dict[LabelKey, Label] = {}
     deadlines: Deadlines = Deadlines()
     backoff: Backoff = Backoff()
@@ -157,6 +165,7 @@ class TrainingJobSpec(Closed):
             )
         if self.priority and not self.queue:
             raise ValueError("priority orders jobs of a Kueue queue: set queue too, or remove priority")
+        require_externals_secret(self.externals_keys, self.externals_secret)
         if self.name and len(self.name) > MAX_NAME:
             raise ValueError(f"name has {len(self.name)} characters, but pods get suffixes: at most {MAX_NAME}")
         for label in self.labels:

@@ -1,4 +1,4 @@
-{{/* A part's Deployment. Takes `root`, `args` (of the image's entrypoint), `s3` (needs credentials), `auth` (keys of the Secret of tokens) and `env` (as YAML). */}}
+{{/* A part's Deployment. Takes `root`, `args` (of the image's entrypoint), `s3` (needs credentials), `auth` (keys of the Secret of tokens), `externals` (speaks through endpoints) and `env` (as YAML). */}}
 {{- define "common.deployment" -}}
 {{- $root := .root -}}
 {{- $values := $root.Values -}}
@@ -65,6 +65,9 @@ spec:
             {{- include "common.s3Credentials" $root | trim | nindent 12 }}
             {{- end }}
             {{- include "common.authEnv" . | trim | nindent 12 }}
+            {{- if .externals }}
+            {{- include "common.externalKeys" $root | trim | nindent 12 }}
+            {{- end }}
             {{- with .env }}
             {{- . | trim | nindent 12 }}
             {{- end }}

@@ -87,6 +87,17 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
+{{/* Keys of the endpoints that roles speak through, each as the variable of its name. */}}
+{{- define "common.externalKeys" -}}
+{{- range .Values.global.externals.keys }}
+- name: {{ . }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ $.Values.global.externals.existingSecret }}
+      key: {{ . }}
+{{- end }}
+{{- end }}
+
 {{/* Tokens are mounted, not put into the environment: files follow the Secret, so tokens change without a restart. */}}
 {{- define "common.authEnv" -}}
 {{- if and .root.Values.global.auth.existingSecret .auth }}
