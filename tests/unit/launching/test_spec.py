@@ -103,3 +103,10 @@ def test_a_bad_value_is_refused_with_its_key(change: dict[str, Any], message: st
 def test_the_wait_before_another_attempt_grows_up_to_a_limit() -> None:
     backoff = read_spec({**BASE, "backoff": {"base": 10, "limit": 35}}).backoff
     assert [backoff.delay(attempt) for attempt in range(4)] == [10, 20, 35, 35]
+
+
+def test_keys_of_endpoints_need_their_secret() -> None:
+    with pytest.raises(InputError, match="externals_keys names BIG_KEY, and externals_secret no Secret"):
+        read_spec({**BASE, "externals_keys": ["BIG_KEY"]})
+    with pytest.raises(InputError, match=r"externals_keys\.0"):
+        read_spec({**BASE, "externals_secret": "s", "externals_keys": ["big-key"]})
