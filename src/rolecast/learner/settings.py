@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+# How a micro-batch holds its rows: padded to the longest; one behind the other; and what rows begin with alike once.
+Packing = Literal["off", "rows", "prefixes"]
 
 
 class OptimizerConfig(BaseModel):

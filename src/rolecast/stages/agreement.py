@@ -17,8 +17,8 @@ from rolecast.errors import InputError, RolecastError
 from rolecast.learner.batch import Padded
 from rolecast.ports import Completion, GenerateRequest, Sampling
 from rolecast.rollout.engines.decoder import Decoder
-from rolecast.rollout.engines.masks import windows_of
 from rolecast.rollout.render import Renderer
+from rolecast.weights.attention import windows_of
 from rolecast.weights.supported import check_supported
 from rolecast.weights.team import FROZEN, Team
 

@@ -21,7 +21,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rolecast.errors import ArtifactError, DivergedError
 from rolecast.types import Slot
 from rolecast.weights.adapters import activate, adapter_weights, add_adapter, is_adapter, load_adapter, of_adapter, save_adapter
-from rolecast.weights.forward import token_logits
+from rolecast.weights.attention import Forest
+from rolecast.weights.forward import CHUNK, head_logits, in_chunks, of_targets, token_logits, trunk_states
 from rolecast.weights.models import CPU, read_model
 from rolecast.weights.settings import LoraConfig
 
@@ -33,16 +34,29 @@ Place = Literal["base", "adapter", "whole"]
 
 
 class Rows(Protocol):
-    """A micro-batch: `ids` (rows, width) padded on the right; `row`, `column` (trained,) say where trained tokens are."""
+    """A micro-batch: `ids` (rows, width), padded on the right or, with a `forest`, packed.
+
+    What is trained is predicted from the tokens at `row`, `source` (sources,): token `target[i]` (trained,) from the one with number
+    `index[i]`, ascending, or without `index` from one of its own.
+    """
 
     @property
     def ids(self) -> Tensor: ...
 
     @property
+    def forest(self) -> Forest | None: ...
+
+    @property
     def row(self) -> Tensor: ...
 
     @property
-    def column(self) -> Tensor: ...
+    def source(self) -> Tensor: ...
+
+    @property
+    def index(self) -> Tensor | None: ...
+
+    @property
+    def target(self) -> Tensor: ...
 
 
 class Team(nn.Module):
@@ -55,6 +69,7 @@ class Team(nn.Module):
         self.heads = nn.ModuleDict()
         self.tokenizer = tokenizer
         self.place: dict[Slot, Place] = {FROZEN: "base"}
+        self.chunk = CHUNK
         self._active: Slot | None = None
         self._built_in: Slot | None = None  # the adapter that makes the base what it is
 
@@ -83,17 +98,18 @@ class Team(nn.Module):
         """Of each trained token, float32, (trained,): log-prob and entropy at the temperature that it was sampled with; for a critic
         the value of the state that it is drawn in. Entropy carries no gradient."""
         model = self.model(slot)
+        # Rows that are padded on the right need no mask: the causal one alone keeps padding out of sight.
+        about = rows.forest.inputs(model.config, model.dtype) if rows.forest is not None else {}
+        inputs = {"input_ids": rows.ids, "use_cache": False, **about}
         if slot in self.heads:
-            hidden = model.base_model(input_ids=rows.ids, use_cache=False).last_hidden_state
-            values: Tensor = self.heads[slot](hidden[rows.row, rows.column - 1]).squeeze(-1).float()
-            return values
-        # Rows are padded on the right, so the causal mask alone keeps padding out of sight.
-        logits = token_logits(model, rows.row, rows.column - 1, input_ids=rows.ids, use_cache=False).float() / temperature
-        logprobs = torch.log_softmax(logits, dim=-1)
-        chosen = logprobs.gather(-1, rows.ids[rows.row, rows.column][:, None]).squeeze(-1)
-        with torch.no_grad():
-            entropy = -(logprobs.exp() * logprobs).sum(-1)
-        return chosen, entropy
+            hidden, _ = trunk_states(model, rows.row, rows.source, **inputs)
+            values: Tensor = self.heads[slot](hidden).squeeze(-1).float()
+            return values if rows.index is None else values[rows.index]
+        size = max(1, self.chunk // model.config.vocab_size)
+        if len(rows.source) <= size:
+            return of_targets(token_logits(model, rows.row, rows.source, **inputs), rows.index, rows.target, temperature)
+        hidden, output = trunk_states(model, rows.row, rows.source, **inputs)
+        return in_chunks(lambda part: head_logits(model, part, output), hidden, rows.index, rows.target, temperature, size)
 
     def trained(self, slot: Slot) -> list[tuple[str, nn.Parameter]]:
         """The slot's trained parameters by their names in the team."""
