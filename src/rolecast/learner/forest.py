@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,7 +32,7 @@ class Rows:
         order = sorted(ids, key=lambda row: (ids[row].astype(">i8").tobytes(), row)) if sharing else sorted(ids)
         shared = [0] * len(order)
         if sharing:
-            shared[1:] = [_alike(ids[a], ids[b]) for a, b in zip(order, order[1:], strict=False)]
+            shared[1:] = [_alike(ids[a], ids[b]) for a, b in pairwise(order)]
         lengths = [len(ids[row]) for row in order]
         return cls(*(np.array(column, dtype=np.int64) for column in (order, lengths, shared)))
 

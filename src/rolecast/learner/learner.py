@@ -138,6 +138,8 @@ class Learner:
         def policy(micro: Micro, counts: bool) -> torch.Tensor:
             rows = self._rows(batch, micro)
             told = tally if counts else Tally()  # a rank without a micro-batch of its own runs along with weight 0
+            if isinstance(rows, Packed):
+                rows.tell(told, self.max_tokens)
             return (
                 policy_loss(o, batch, rows, self.backend.forward(o.slot, rows, self.temperature), None if micro.whole else slopes, told)
                 * counts

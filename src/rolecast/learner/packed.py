@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 
 from rolecast.learner.batch import Ints, TokenBatch
 from rolecast.learner.forest import Layout
+from rolecast.learner.tally import Tally
 from rolecast.weights.attention import BLOCK, Forest
 
 
@@ -27,6 +29,8 @@ class Packed:
     index: torch.Tensor  # (trained,) ascending: which of them predicts it
     target: torch.Tensor  # (trained,) its id
     flat: Ints  # (trained,) its index in the TokenBatch
+    held: int  # tokens of its rows, those that they share as often as they occur
+    laid: int  # tokens of its forest
 
     @classmethod
     def of(cls, batch: TokenBatch, rows: Sequence[int], sharing: bool, device: torch.device) -> Packed:
@@ -41,11 +45,23 @@ class Packed:
         order = np.argsort(predicting, kind="stable")
         source, index = np.unique(predicting[order], return_inverse=True)
         found = found[order]
-        filler = -len(layout.ids) % BLOCK if device.type == "cuda" else 0
-        alone = np.arange(len(layout.ids), len(layout.ids) + filler)
-        arrays = (
-            np.pad(layout.ids, (0, filler))[None], np.pad(layout.position, (0, filler)), np.concatenate([layout.end, alone + 1]),
-            np.zeros(len(source), dtype=np.int64), source, index, batch.ids[found],
-        )  # fmt: skip
-        ids, position, ends, zeros, source_, index_, target = (torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays)
-        return cls(ids, Forest(position, ends), zeros, source_, index_, target, found)
+        arrays = (layout.ids[None], layout.position, layout.end, np.zeros(len(source), dtype=np.int64), source, index, batch.ids[found])
+        ids, position, end, zeros, source_, index_, target = (torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays)
+        held, laid = sum(map(len, layout.token)), len(layout.ids)
+        bare = cls(ids, Forest(position, end), zeros, source_, index_, target, found, held, laid)
+        return bare.filled(BLOCK) if device.type == "cuda" else bare
+
+    def filled(self, size: int) -> Packed:
+        """With fillers up to a multiple of `size`."""
+        width = self.ids.shape[1]
+        filler = -width % size
+        alone = torch.arange(width, width + filler, device=self.ids.device)
+        forest = Forest(pad(self.forest.position, (0, filler)), torch.cat([self.forest.end, alone + 1]))
+        return replace(self, ids=pad(self.ids, (0, filler)), forest=forest)
+
+    def tell(self, tally: Tally, budget: int) -> None:
+        """How full the pack is, of what is computed and of its budget, and how often its tokens are used."""
+        width = self.ids.shape[1]
+        tally.add("pack/fill", self.laid / width, width)
+        tally.add("pack/of_budget", self.laid / max(budget, self.laid))
+        tally.add("pack/trie_ratio", self.held / self.laid, self.laid)

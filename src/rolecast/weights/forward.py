@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-CHUNK = 2**25  # logits that are there at once; with what log-probs and their gradient take beside them, some 24 bytes each
+CHUNK = 2**25  # logits that are there at once; with what log-probs and their gradient take beside them, some 12 bytes each
 
 
 def token_logits(model: PreTrainedModel, row: Tensor, column: Tensor, **inputs: Any) -> Tensor:
@@ -89,7 +89,13 @@ def in_chunks(
         # What the second pass saves it frees at once; ZeRO-3's weights have another shape between the passes, so shapes are not compared.
         parts.append(
             checkpoint(
-                numbers, hidden[start : start + size], own, target[of], use_reentrant=False, preserve_rng_state=False, determinism_check="none"
+                numbers,
+                hidden[start : start + size],
+                own,
+                target[of],
+                use_reentrant=False,
+                preserve_rng_state=False,
+                determinism_check="none",
             )
         )
     chosen, entropy = zip(*parts, strict=True)

@@ -32,9 +32,7 @@ def random_forest(seed: int, groups: int = 3, members: int = 4) -> tuple[list[Th
             threads.append(thread(name, *turns))
     last = threads[-1]
     threads.append(thread(f"{last.id}+", see(*last.ids), act(f"{last.id}+/a", *words(1, 3))))
-    threads.append(
-        thread(f"{last.id}=", *(act(f"{t.id}=", *t.ids) if isinstance(t, Action) else see(*t.ids) for t in last.turns))
-    )
+    threads.append(thread(f"{last.id}=", *(act(f"{t.id}=", *t.ids) if isinstance(t, Action) else see(*t.ids) for t in last.turns)))
     units, advantage = [], {}
     for group in range(groups):
         own = [t for t in threads if t.id.startswith(f"{group}.")]
