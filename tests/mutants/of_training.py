@@ -117,8 +117,8 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("the trunk is never the model's own again", "        del trunk.forward", "        pass"),
     ],
     "weights/attention.py": [
-        ("rows of a pack see each other", "seen = (k <= q) & (q < self.end[k])", "seen = k <= q"),
-        ("a window counts places", "(self.position[k] > self.position[q] - window)", "(k > q - window)"),
+        ("rows of a pack see each other", "seen = (k <= q) & (q < end[k])", "seen = k <= q"),
+        ("a window counts places", "(position[k] > position[q] - window)", "(k > q - window)"),
         ("blocks that begin to be seen are seen whole", "(least[None] >= (number[:, None] + 1) * size)", "(most[None] >= (number[:, None] + 1) * size)"),
     ],
     "weights/team.py": [
@@ -126,7 +126,7 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("frozen slot = trained slot", "if needs_frozen:", "if False:"),
         ("an unknown slot is the last one", "slot = slot if slot in self.place else FROZEN", "slot = slot if slot in self.place else next(reversed(self.place))"),
         ("a value is not of its token's place", "values if rows.index is None else values[rows.index]", "values[: len(rows.target)]"),
-        ("a chunk of logits begins at the first", "len(rows.source) <= size", "True"),
+        ("all logits at once", "if len(rows.source) <= size and self._compiled is None:", "if self._compiled is None:"),
         ("a critic's head anew in a resumed stage", "if saved is not None:\n            head.load_state_dict", "if False:\n            head.load_state_dict"),
         ("the base trained beside its adapters", "        parameter.requires_grad_(False)", "        pass"),
         ("the start before the checkpoint (adapters)", "for root in (saved, start) if root is not None and is_adapter(", "for root in (start, saved) if root is not None and is_adapter("),

@@ -223,6 +223,13 @@ def trained_weights(module: nn.Module) -> Weights:
 
 
 def make_backend(team: Team, slots: Mapping[Slot, Training], backend: BackendConfig, ranks: Ranks) -> Backend:
+    if backend.compile:
+        if backend.name == "deepspeed" and backend.zero == 3:
+            raise InputError(
+                "learner.compile: ZeRO-3 fetches weights in the middle of a pass, which torch.compile does not follow; set compile to false, "
+                "or learner.zero to 2"
+            )
+        team.compile_trunks()
     if backend.name == "plain":
         return PlainBackend(team, slots, ranks)
     return DeepSpeedBackend(team, slots, backend, ranks)

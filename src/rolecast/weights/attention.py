@@ -11,7 +11,7 @@ says it all: k is before q in a sequence, or is q itself, exactly if k ≤ q < e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,14 +51,19 @@ class Forest:
         masks = {kind: self.blocks(window) if blocks else self._dense(config, dtype, window) for kind, window in windows_of(config).items()}
         return {"position_ids": self.position[None], "attention_mask": masks if len(masks) > 1 else next(iter(masks.values()))}
 
-    def sees(self, q: Tensor, k: Tensor, window: int | None) -> Tensor:
-        """Whether the token at `q` attends to that at `k`. A window counts positions, since siblings lie between."""
-        seen = (k <= q) & (q < self.end[k])
-        return seen if window is None else seen & (self.position[k] > self.position[q] - window)
+    def sees(self, window: int | None) -> Callable[[Tensor, Tensor], Tensor]:
+        """Tells whether the token at q attends to that at k. A window counts positions, since siblings lie between."""
+        end, position = self.end, self.position  # tensors, so that what is compiled of it is right for another pack
+
+        def sees(q: Tensor, k: Tensor) -> Tensor:
+            seen = (k <= q) & (q < end[k])
+            return seen if window is None else seen & (position[k] > position[q] - window)
+
+        return sees
 
     def _dense(self, config: PreTrainedConfig, dtype: torch.dtype, window: int | None) -> Tensor:
         places = torch.arange(len(self.end), device=self.end.device)
-        seen = self.sees(places[:, None], places[None], window)[None, None]
+        seen = self.sees(window)(places[:, None], places[None])[None, None]
         if config._attn_implementation != "eager":
             return seen
         return torch.zeros_like(seen, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)  # eager attention adds it to the scores
@@ -77,11 +82,10 @@ class Forest:
         if window is not None:
             all_ = torch.zeros_like(all_)
         partial, whole = (_listed(found) for found in (any_ & ~all_, all_))
-        # A mask is part of what is compiled: numbers that it closes over are tensors, so that another pack is no other program.
-        forest = self
+        sees = self.sees(window)
 
         def mask(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            return forest.sees(q, k, window)
+            return sees(q, k)
 
         return BlockMask.from_kv_blocks(*partial, *whole, BLOCK_SIZE=size, mask_mod=mask)
 

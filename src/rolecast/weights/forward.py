@@ -41,9 +41,9 @@ def token_logits(model: PreTrainedModel, row: Tensor, column: Tensor, **inputs: 
     return logits[0]
 
 
-def trunk_states(model: PreTrainedModel, row: Tensor, column: Tensor, **inputs: Any) -> tuple[Tensor, type]:
+def trunk_states(trunk: Callable[..., Any], row: Tensor, column: Tensor, **inputs: Any) -> tuple[Tensor, type]:
     """Hidden states (n, width) before the head, after `column[i]` of `row[i]`, and the type that the trunk gives its output in."""
-    output = model.base_model(**inputs)
+    output = trunk(**inputs)
     return output.last_hidden_state[row, column], type(output)
 
 

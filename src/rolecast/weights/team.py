@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -70,6 +70,7 @@ class Team(nn.Module):
         self.tokenizer = tokenizer
         self.place: dict[Slot, Place] = {FROZEN: "base"}
         self.chunk = CHUNK
+        self._compiled: dict[int, Callable[..., Any]] | None = None  # of models by id, as soon as one runs
         self._active: Slot | None = None
         self._built_in: Slot | None = None  # the adapter that makes the base what it is
 
@@ -102,14 +103,25 @@ class Team(nn.Module):
         about = rows.forest.inputs(model.config, model.dtype) if rows.forest is not None else {}
         inputs = {"input_ids": rows.ids, "use_cache": False, **about}
         if slot in self.heads:
-            hidden, _ = trunk_states(model, rows.row, rows.source, **inputs)
+            hidden, _ = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
             values: Tensor = self.heads[slot](hidden).squeeze(-1).float()
             return values if rows.index is None else values[rows.index]
         size = max(1, self.chunk // model.config.vocab_size)
-        if len(rows.source) <= size:
+        if len(rows.source) <= size and self._compiled is None:
             return of_targets(token_logits(model, rows.row, rows.source, **inputs), rows.index, rows.target, temperature)
-        hidden, output = trunk_states(model, rows.row, rows.source, **inputs)
+        hidden, output = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
         return in_chunks(lambda part: head_logits(model, part, output), hidden, rows.index, rows.target, temperature, size)
+
+    def compile_trunks(self) -> None:
+        """From now on everything before a head runs compiled, for any width. Heads, and engines that share a model, run as they are."""
+        self._compiled = {}
+
+    def _trunk(self, model: PreTrainedModel) -> Callable[..., Any]:
+        if self._compiled is None:
+            return cast(nn.Module, model.base_model)
+        if id(model) not in self._compiled:
+            self._compiled[id(model)] = torch.compile(model.base_model, dynamic=True)
+        return self._compiled[id(model)]
 
     def trained(self, slot: Slot) -> list[tuple[str, nn.Parameter]]:
         """The slot's trained parameters by their names in the team."""

@@ -237,6 +237,36 @@ def test_the_loss_takes_no_more_memory_than_a_chunk_of_logits_does() -> None:
     assert 13 * CHUNK < 2**30 / 2
 
 
+@pytest.mark.parametrize("name", ["llama", "qwen2"])
+def test_a_compiled_trunk_computes_alike_for_every_pack(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced as it is for a GPU, and run by torch's own functions: compiling for a CPU takes a minute."""
+    traced: list[int] = []
+
+    def run(graph: torch.fx.GraphModule, given: Any) -> Callable[..., Any]:
+        traced.append(len(given))
+        return graph.forward
+
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda trunk, **options: compiled(trunk, backend=run, **options))
+    threads, units, _ = random_forest(0)
+    batch = make_batch("shared", threads, units)
+    plain, fast = Team(gentle(name), TOKENIZER), Team(gentle(name), TOKENIZER)
+    fast.compile_trunks()
+    counts = []
+    for rows in ([0, 1, 2], [3, 4, 5, 6], [7, 8, 9, 10, 11]):
+        given = Packed.of(batch, rows, True, CPU)
+        chosen, wanted = fast(FROZEN, given)[0], plain(FROZEN, given)[0]
+        assert torch.allclose(chosen, wanted, atol=1e-5)
+        counts.append(len(traced))
+    assert 0 < counts[0] == counts[-1]  # one program for all widths
+    chosen.sum().backward()
+    wanted.sum().backward()
+    for one, other in zip(fast.base.parameters(), plain.base.parameters(), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert torch.allclose(one.grad, other.grad, atol=1e-4)
+
+
 def test_a_token_that_several_rows_go_on_from_goes_through_the_head_once() -> None:
     threads, units, _ = random_forest(0)
     batch = make_batch("shared", threads, units)
@@ -254,7 +284,7 @@ def test_fillers_see_themselves_alone_and_change_nothing() -> None:
     n, width = bare.ids.shape[1], filled.ids.shape[1]
     assert width % 128 == 0 < width - n
     places = torch.arange(width)
-    seen = filled.forest.sees(places[:, None], places[None], None)
+    seen = filled.forest.sees(None)(places[:, None], places[None])
     assert torch.equal(seen[n:], torch.eye(width, dtype=torch.bool)[n:])
     assert not seen[:n, n:].any()
     team = Team(gentle("qwen2"), TOKENIZER)
@@ -270,7 +300,7 @@ def test_a_mask_of_blocks_is_the_dense_one(window: int | None) -> None:
     for sharing in (False, True):
         forest = Packed.filled(Packed.of(batch, range(batch.rows), sharing, CPU), size).forest
         places = torch.arange(len(forest.end))
-        dense = forest.sees(places[:, None], places[None], window)
+        dense = forest.sees(window)(places[:, None], places[None])
         blocks = forest.blocks(window, size)
         tiles = dense.view(len(places) // size, size, -1, size).transpose(1, 2)
         listed = blocks.to_dense()[0, 0].bool()  # partial and full ones

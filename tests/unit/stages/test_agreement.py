@@ -111,7 +111,7 @@ def test_the_probe_passes_a_window_that_a_context_can_pass_and_is_short_otherwis
 @pytest.mark.parametrize("name", ["llama", "qwen2", "gpt-oss"])
 def test_packs_whose_rows_see_each_other_are_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model(name)
-    monkeypatch.setattr(Forest, "sees", lambda forest, q, k, window: k <= q)
+    monkeypatch.setattr(Forest, "sees", lambda forest, window: lambda q, k: k <= q)
     check_model_agrees(model, RENDERER, CONTEXT)
     with pytest.raises(InputError, match="learner with packing and model differ by"):
         check_model_agrees(model, RENDERER, CONTEXT, packed=True)
@@ -120,7 +120,7 @@ def test_packs_whose_rows_see_each_other_are_found_out(name: str, monkeypatch: p
 def test_a_run_that_packs_checks_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random_model("llama").save_pretrained(tmp_path)
     TOKENIZER.save_pretrained(tmp_path)
-    monkeypatch.setattr(Forest, "sees", lambda forest, q, k, window: k <= q)
+    monkeypatch.setattr(Forest, "sees", lambda forest, window: lambda q, k: k <= q)
     of = {"model": {"path": str(tmp_path), "max_context": CONTEXT}}
     first_model(make_config(of, "test"), device())
     with pytest.raises(InputError, match="learner with packing"):
