@@ -71,14 +71,15 @@ def of_targets(logits: Tensor, index: Tensor | None, target: Tensor, temperature
 
 
 def in_chunks(
-    logits_of: Callable[[Tensor], Tensor], hidden: Tensor, index: Tensor | None, target: Tensor, temperature: float, size: int
+    logits_of: Callable[[Tensor], Tensor], hidden: Tensor, index: Tensor | None, target: Tensor, temperature: float, chunks: int
 ) -> tuple[Tensor, Tensor]:
-    """`of_targets` of the logits of `size` hidden states at a time. `index` ascends."""
+    """`of_targets` of the logits of all hidden states, in so many chunks, of which some may be empty. `index` ascends."""
 
     def numbers(part: Tensor, own: Tensor | None, of: Tensor) -> tuple[Tensor, Tensor]:
         return of_targets(logits_of(part), own, of, temperature)
 
-    starts = list(range(0, len(hidden), size))
+    size = -(-len(hidden) // chunks)
+    starts = [min(number * size, len(hidden)) for number in range(chunks)]
     bounds = [*starts, len(hidden)]
     if index is not None:  # where a chunk's trained tokens begin
         bounds = torch.searchsorted(index, torch.tensor(bounds, device=index.device)).tolist()
@@ -86,17 +87,10 @@ def in_chunks(
     for number, start in enumerate(starts):
         of = slice(bounds[number], bounds[number + 1])
         own = None if index is None else index[of] - start
-        # What the second pass saves it frees at once; ZeRO-3's weights have another shape between the passes, so shapes are not compared.
-        parts.append(
-            checkpoint(
-                numbers,
-                hidden[start : start + size],
-                own,
-                target[of],
-                use_reentrant=False,
-                preserve_rng_state=False,
-                determinism_check="none",
-            )
+        # ZeRO-3's weights have another shape between the passes, so shapes are not compared.
+        done: tuple[Tensor, Tensor] = checkpoint(
+            numbers, hidden[start : start + size], own, target[of], use_reentrant=False, preserve_rng_state=False, determinism_check="none"
         )
+        parts.append(done)
     chosen, entropy = zip(*parts, strict=True)
     return torch.cat(chosen), torch.cat(entropy)

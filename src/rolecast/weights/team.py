@@ -95,9 +95,14 @@ class Team(nn.Module):
     def speaker(self, slot: Slot) -> Callable[[], PreTrainedModel]:
         return lambda: self.model(slot)
 
-    def forward(self, slot: Slot, rows: Rows, temperature: float = 1.0) -> Tensor | tuple[Tensor, Tensor]:
+    def chunks(self, rows: Rows) -> int:
+        """In how many chunks the logits of a micro-batch are made: one where all are few."""
+        logits = len(rows.source) * int(self.base.config.vocab_size)
+        return max(1, -(-logits // self.chunk))
+
+    def forward(self, slot: Slot, rows: Rows, temperature: float = 1.0, chunks: int | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """Of each trained token, float32, (trained,): log-prob and entropy at the temperature that it was sampled with; for a critic
-        the value of the state that it is drawn in. Entropy carries no gradient."""
+        the value of the state that it is drawn in. Entropy carries no gradient. `chunks`: of logits, in place of the team's own number."""
         model = self.model(slot)
         # Rows that are padded on the right need no mask: the causal one alone keeps padding out of sight.
         about = rows.forest.inputs(model.config, model.dtype) if rows.forest is not None else {}
@@ -106,11 +111,11 @@ class Team(nn.Module):
             hidden, _ = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
             values: Tensor = self.heads[slot](hidden).squeeze(-1).float()
             return values if rows.index is None else values[rows.index]
-        size = max(1, self.chunk // model.config.vocab_size)
-        if len(rows.source) <= size and self._compiled is None:
+        chunks = self.chunks(rows) if chunks is None else chunks
+        if chunks == 1 and self._compiled is None:
             return of_targets(token_logits(model, rows.row, rows.source, **inputs), rows.index, rows.target, temperature)
         hidden, output = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
-        return in_chunks(lambda part: head_logits(model, part, output), hidden, rows.index, rows.target, temperature, size)
+        return in_chunks(lambda part: head_logits(model, part, output), hidden, rows.index, rows.target, temperature, chunks)
 
     def compile_trunks(self) -> None:
         """From now on everything before a head runs compiled, for any width. Heads, and engines that share a model, run as they are."""

@@ -107,6 +107,21 @@ def test_a_tree_that_fits_is_in_one_pack() -> None:
     assert sorted(micro.rows for micro in packs(batch, sets(batch), 20, False, True)) == [(0, 2, 4), (1, 3, 5)]
 
 
+def test_a_tree_that_fits_is_whole_also_where_its_rows_would_fill_holes() -> None:
+    a, b = (1,) * 10, (2,) * 10
+    batch = rows_of(*((*of, *(row,) * own) for of, most in ((a, 8), (b, 7)) for row, own in ((3, most), (4, 2), (5, 2))))
+    assert sorted(micro.rows for micro in packs(batch, sets(batch), 36, False, True)) == [(0, 1, 2), (3, 4, 5)]
+
+
+def test_a_row_goes_where_it_adds_the_fewest_tokens() -> None:
+    """Not to the first pack that has room: there it shares the system prompt alone."""
+    system = (9,) * 4
+    other, kin = (*system, *(7,) * 56), (*system, *(1,) * 26)
+    batch = rows_of(other, *((*kin, 20 + i, *(3,) * 5) for i in range(12)), (*kin, 50, 3, 3))
+    micros = packs(batch, sets(batch), 90, False, True)
+    assert [micro.rows for micro in micros] == [(0,), tuple(range(1, 11)), (11, 12, 13)]
+
+
 def test_a_tree_larger_than_a_pack_falls_apart_where_it_branches() -> None:
     """One system prompt over two groups: each group stays whole, and the prompt is in both packs."""
     s, a, b = (9,) * 4, (1,) * 6, (2,) * 6
