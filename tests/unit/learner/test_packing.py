@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from forests import random_forest
-from rows import OBJECTIVE, objective
+from rows import OBJECTIVE, Alone, objective
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -20,6 +20,7 @@ from rolecast.learner.cut import Cut
 from rolecast.learner.forest import Rows
 from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.packed import Packed
+from rolecast.learner.ranks import ALONE, Ranks
 from rolecast.learner.settings import OptimizerConfig, Packing
 from rolecast.types import Example, ImitationTerm, Objective, ValueTerm
 from rolecast.weights import attention
@@ -58,7 +59,7 @@ def scored(o: Objective, packing: Packing, max_tokens: int, seed: int) -> tuple[
     return learner, learner.score(learner.cut(o, threads, own, own, action_lengths(threads), shown))
 
 
-def update(o: Objective, packing: Packing, max_tokens: int, seed: int) -> tuple[dict[str, float], Gradient]:
+def update(o: Objective, packing: Packing, max_tokens: int, seed: int, ranks: Ranks = ALONE) -> tuple[dict[str, float], Gradient]:
     """The metrics and the gradient of one update, of a policy that has moved on since its actions were scored."""
     learner, of = scored(o, packing, max_tokens, seed)
     batch, draw = of.batch, np.random.default_rng(seed)
@@ -74,6 +75,7 @@ def update(o: Objective, packing: Packing, max_tokens: int, seed: int) -> tuple[
         gradient.update({name: p.grad.clone() for name, p in learner.team.named_parameters() if p.grad is not None})
         return {}
 
+    learner.ranks = ranks
     learner.backend.step = step  # type: ignore[method-assign]
     return learner.update([replace(of, batch=batch)]), gradient
 
@@ -101,6 +103,17 @@ def test_loss_and_gradient_are_those_of_rows_on_their_own(o: Objective, packing:
             *(["critic/loss"] if o.critic and max_tokens > 64 else []),
         ):
             assert found[name] == pytest.approx(wanted[name], abs=1e-5, rel=1e-5), name
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_the_packs_of_all_ranks_add_up(packing: Packing) -> None:
+    """Packs do not come out even over the ranks: one that has none of its own runs another's along, with weight 0."""
+    world = len(scored(PPO, packing, 40, 0)[1].micros) - 1
+    assert world > 1
+    whole, gradient = update(PPO, packing, 10**6, 0)
+    shares = [update(PPO, packing, 40, 0, Alone(rank, world)) for rank in range(world)]
+    assert_equal({name: sum((share[name] for _, share in shares), torch.zeros_like(own)) for name, own in gradient.items()}, gradient)
+    assert sum(metrics["loss"] for metrics, _ in shares) / world == pytest.approx(whole["loss"], abs=1e-5)
 
 
 def test_an_update_says_how_full_its_packs_are_and_what_they_share() -> None:
