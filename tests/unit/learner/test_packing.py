@@ -116,6 +116,21 @@ def test_the_packs_of_all_ranks_add_up(packing: Packing) -> None:
     assert sum(metrics["loss"] for metrics, _ in shares) / world == pytest.approx(whole["loss"], abs=1e-5)
 
 
+def test_packs_repeat_to_the_last_bit() -> None:
+    """As lockstep wants it, chunks included."""
+
+    def once() -> Gradient:
+        model = gentle("qwen2")
+        return forward(model, True, chunk=7)[1]
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        one, other = once(), once()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(gradient, other[name]) for name, gradient in one.items())
+
+
 def test_an_update_says_how_full_its_packs_are_and_what_they_share() -> None:
     threads, _, _ = random_forest(0)
     held = sum(len(thread.ids) for thread in threads)
