@@ -26,7 +26,7 @@ from rolecast import identity
 from rolecast.errors import InputError
 from rolecast.externals import EndpointName, ExternalConfig
 from rolecast.identity import HOW, SEGMENT, SHAPE
-from rolecast.learner.settings import BackendConfig, OptimizerConfig
+from rolecast.learner.settings import BackendConfig, OptimizerConfig, Packing
 from rolecast.methods import registry
 from rolecast.methods.base import Method, MethodConfig
 from rolecast.methods.registry import make_method
@@ -165,7 +165,10 @@ class TrainedConfig(StageConfig):
     optimizer: OptimizerConfig = OptimizerConfig()
     adapters: bool = True  # with model.lora: false trains whole weights in this stage, which must merge all that it trains
     optimizers: dict[str, OptimizerConfig] = {}  # by slot, for slots that have another optimizer than the rest
-    max_tokens: int = Field(8192, ge=64, json_schema_extra=SHAPE)  # padded tokens of a micro-batch
+    max_tokens: int = Field(8192, ge=64, json_schema_extra=SHAPE)  # tokens of a micro-batch, with its padding
+    # a micro-batch's rows are padded to the longest (off); lie in one row, each on its own (rows); or in one where what they begin with
+    # alike is computed once (prefixes). For GPUs: without flex_attention the mask is of all pairs of tokens
+    packing: Packing = Field("off", json_schema_extra=SHAPE)
     checkpoint_every: int = Field(10, ge=1, json_schema_extra=HOW)  # steps between two checkpoints
     keep: int = Field(2, ge=1, json_schema_extra=HOW)  # checkpoints that are kept
 

@@ -1,4 +1,4 @@
-"""`torchrun … sharded.py OUT NAME ZERO OPTIMIZER full|lora|slots`: five updates of a tiny model on fixed rows; rank 0 writes weights and losses.
+"""`torchrun … sharded.py OUT NAME ZERO OPTIMIZER full|lora|slots|packed`: five updates of a tiny model on fixed rows; rank 0 writes weights and losses.
 
 The last updates are made a second time from a checkpoint (`resumed`), and one more from weights that were put back (`after`).
 """
@@ -49,10 +49,14 @@ def main(out: Path, name: str, zero: int, optimizer: str, kind: str) -> None:
     lr = 0.05 if optimizer == "sgd" else 1e-3
     slots = ("one", "two") if kind == "slots" else ("shared",)
     objectives = [Objective(slot, slot, lr / (1 + number), imitation=ImitationTerm()) for number, slot in enumerate(slots)]
-    team = tiny_team(Casting(frozenset(slots), slots), scale=2.0, lora=None if kind == "full" else LoraConfig(rank=4, alpha=32)).train()
+    team = tiny_team(
+        Casting(frozenset(slots), slots), scale=2.0, lora=None if kind in ("full", "packed") else LoraConfig(rank=4, alpha=32)
+    ).train()
+    if kind == "packed":
+        team.chunk = 3 * team.base.config.vocab_size  # so that logits are made in many chunks, and a second time in the backward pass
     config = OptimizerConfig(name=optimizer, schedule="linear", warmup=2)
     learner = make_learner(
-        objectives, team, config, STEPS + 2, 0, max_tokens=64, ranks=ranks, backend=BackendConfig(name=name, zero=zero),
+        objectives, team, config, STEPS + 2, 0, max_tokens=64, packing="prefixes" if kind == "packed" else "off", ranks=ranks, backend=BackendConfig(name=name, zero=zero),
         optimizers={"two": config.model_copy(update={"max_grad_norm": 0.2})},
     )  # fmt: skip
     told = [update(learner, step) for step in range(SAVED)]

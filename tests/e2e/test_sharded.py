@@ -45,6 +45,16 @@ def test_two_ranks_train_as_one(alone: tuple[str, dict[str, Any]], tmp_path: Pat
         assert largest(one["after"], two["after"]) <= 1e-5
 
 
+@pytest.mark.parametrize(("name", "zero"), [("plain", 0), ("deepspeed", 2), ("deepspeed", 3)])
+def test_two_ranks_train_on_packs_as_one_does_on_padded_rows(tmp_path: Path, name: str, zero: int) -> None:
+    one, two = train(tmp_path, 1, "plain", 0, "sgd"), train(tmp_path, 2, name, zero, "sgd", "packed")
+    assert two["told"][0]["pack/trie_ratio"] > 1
+    for ours, theirs in zip(one["told"], two["told"], strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-5)
+    for moment in ("weights", "resumed", "after"):
+        assert largest(one[moment], two[moment]) <= 1e-5
+
+
 @pytest.mark.parametrize("zero", [2, 3])
 def test_two_ranks_train_an_adapter_as_one_and_nothing_else(tmp_path: Path, zero: int) -> None:
     one, two = train(tmp_path, 1, "plain", 0, "sgd", "lora"), train(tmp_path, 2, "deepspeed", zero, "sgd", "lora")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 LEARNER = ("unit/learner/test_wiring.py", "unit/learner/test_update.py", "unit/learner/test_batch.py", "unit/learner")
+PACKING = ("unit/learner/test_forest.py", "unit/learner/test_packing.py")
 STAGES = ("unit/stages/test_trainer.py", "unit/stages/test_rl.py", "unit/stages/test_stage_settings.py")
 
 # What faults are drawn from; the hand-written lists name two methods besides.
@@ -11,12 +12,16 @@ COVERING: dict[str, tuple[str, ...]] = {
     "reduction.py": ("unit/test_reduction.py", *LEARNER),
     "losses.py": ("unit/test_losses.py", *LEARNER),
     "learner/batch.py": LEARNER,
-    "learner/cut.py": LEARNER,
+    "learner/cut.py": ("unit/learner/test_forest.py", *LEARNER),
+    "learner/forest.py": PACKING,
+    "learner/packed.py": PACKING,
     "learner/terms.py": LEARNER,
     "learner/step.py": LEARNER,
     "learner/learner.py": LEARNER,
     "learner/optimizer.py": ("unit/learner/test_optimizer.py", *LEARNER),
     "learner/backends.py": ("unit/learner/test_backends.py", *LEARNER, "unit/stages/test_rl.py"),
+    "weights/forward.py": (*PACKING, "unit/weights"),
+    "weights/attention.py": (*PACKING, "unit/stages/test_agreement.py"),
     "weights/team.py": ("unit/weights", "unit/learner", "unit/stages/test_finished_team.py", "unit/stages/test_trainer.py"),
     "stages/rl.py": STAGES,
     "stages/rollout.py": ("unit/stages/test_rollout_stage.py",),

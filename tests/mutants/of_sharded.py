@@ -13,6 +13,7 @@ SHARDED: dict[str, list[tuple[str, str, str]]] = {
         ("sharded moments kept where weights are put back", "self._optimizer.state.clear()", "pass"),
         ("sharded masters kept where weights are put back", "self._engine.optimizer.refresh_fp32_params()", "pass"),
         ("sharded moments and masters not resumed", "load_module_strict=False)", "load_module_strict=False, load_optimizer_states=False)"),
+        ("ranks call a head as often as each wants", "max(self._ranks.gather(self.team.chunks(rows))) if self._zero == 3 else None", "None"),
         ("an overflow told as no gradient", "self._optimizer.norms.get(slot, math.nan)", "self._optimizer.norms.get(slot, 0.0)"),
     ],
     "learner/optimizer.py": [

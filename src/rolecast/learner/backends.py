@@ -165,7 +165,9 @@ class DeepSpeedBackend:
         return float(self._ranks.sum(np.array([number]))[0]) if self._cut else number
 
     def forward(self, slot: Slot, rows: Rows, temperature: float = 1.0) -> Any:
-        return self._engine(slot, rows, temperature)
+        # Where weights are sharded, every rank calls a head as often, or they would wait for each other for ever.
+        chunks = max(self._ranks.gather(self.team.chunks(rows))) if self._zero == 3 else None
+        return self._engine(slot, rows, temperature, chunks)
 
     def backward(self, loss: Tensor, last: bool) -> None:
         self._engine.set_gradient_accumulation_boundary(last)
@@ -223,6 +225,13 @@ def trained_weights(module: nn.Module) -> Weights:
 
 
 def make_backend(team: Team, slots: Mapping[Slot, Training], backend: BackendConfig, ranks: Ranks) -> Backend:
+    if backend.compile:
+        if backend.name == "deepspeed" and backend.zero == 3:
+            raise InputError(
+                "learner.compile: ZeRO-3 fetches weights in the middle of a pass, which torch.compile does not follow; set compile to false, "
+                "or learner.zero to 2"
+            )
+        team.compile_trunks()
     if backend.name == "plain":
         return PlainBackend(team, slots, ranks)
     return DeepSpeedBackend(team, slots, backend, ranks)

@@ -160,6 +160,16 @@ class Padded:
     row: torch.Tensor  # (trained,)
     column: torch.Tensor  # (trained,) position of the trained token itself; it is predicted from column − 1
     flat: Ints  # (trained,) its index in the TokenBatch
+    forest: None = None  # rows of their own, padded behind: a causal mask is enough
+    index: None = None  # each token that predicts predicts one
+
+    @property
+    def source(self) -> torch.Tensor:
+        return self.column - 1
+
+    @property
+    def target(self) -> torch.Tensor:
+        return self.ids[self.row, self.column]
 
     @classmethod
     def of(cls, batch: TokenBatch, rows: Sequence[int], device: torch.device) -> Padded:

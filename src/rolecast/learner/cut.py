@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from rolecast.learner.batch import TokenBatch
+from rolecast.learner.forest import Rows
+from rolecast.learner.settings import Packing
 from rolecast.reduction import item_weights
 from rolecast.types import Objective, Unit
 
@@ -43,7 +45,7 @@ class Cut:
 
 def cut(
     objective: Objective, batch: TokenBatch, units: Sequence[Unit], examples: Sequence[Unit], lengths: Mapping[str, int],
-    max_tokens: int, order: Sequence[int],
+    max_tokens: int, order: Sequence[int], packing: Packing = "off",
 ) -> Cut:  # fmt: skip
     """`units`: all of the objective's, also those that `batch` holds no row of: they count in the denominators. `examples`: rows of
     the imitation term as units. `order`: a permutation of the ranks of the groups, which are dealt to minibatches in it.
@@ -58,7 +60,11 @@ def cut(
         for name, found in _term_weights(objective, acted, shown, lengths).items():
             weights[name] |= found
         held = [unit.id for unit in (*acted, *shown) if unit.id in rows_of]
-        minibatches.append(microbatches(batch, [rows_of[id] for id in held], max_tokens, together))
+        sets = [rows_of[id] for id in held]
+        if packing == "off":
+            minibatches.append(microbatches(batch, sets, max_tokens, together))
+        else:
+            minibatches.append(packs(batch, sets, max_tokens, together, sharing=packing == "prefixes"))
     for name, of_unit in weights.items():
         batch = _with_weights(batch, name, of_unit)
     return Cut(objective, batch, tuple(minibatches))
@@ -116,6 +122,23 @@ def microbatches(batch: TokenBatch, rows_of_units: Iterable[Sequence[int]], max_
             result.append(list(bundle))
             width = longest
     return (*(Micro(tuple(rows)) for rows in result), *parts)
+
+
+def packs(batch: TokenBatch, rows_of_units: Iterable[Sequence[int]], max_tokens: int, together: bool, sharing: bool) -> Minibatch:
+    """At most `max_tokens` tokens each, those that rows share counted once. With `together` no unit is cut apart, unless it is larger."""
+    sets = list(rows_of_units)
+    rows = sorted({row for held in sets for row in held})
+    if not rows:
+        return ()
+    forest = Rows.of(batch, rows, sharing)
+    bundles = _bundles(sets) if together else [[row] for row in rows]
+    larger = [len(bundle) > 1 and Rows.of(batch, bundle, sharing).total > max_tokens for bundle in bundles]
+    whole = [bundle for bundle, cut_up in zip(bundles, larger, strict=True) if not cut_up]
+    parts = [[[row] for row in bundle] for bundle, cut_up in zip(bundles, larger, strict=True) if cut_up]
+    return (
+        *(Micro(pack) for pack in (forest.packs(whole, max_tokens) if whole else [])),
+        *(Micro(pack, whole=False) for bundle in parts for pack in forest.packs(bundle, max_tokens)),
+    )
 
 
 def _pieces(bundle: Sequence[int], lengths: Sequence[int], max_tokens: int) -> list[tuple[int, ...]]:

@@ -17,8 +17,9 @@ from rolecast.errors import ArtifactError, DivergedError, EmptyUpdateError
 from rolecast.learner.backends import Backend, Training, make_backend
 from rolecast.learner.batch import Padded, TokenBatch, example_units, make_batch
 from rolecast.learner.cut import Cut, Micro, Minibatch, cut
+from rolecast.learner.packed import Packed
 from rolecast.learner.ranks import ALONE, Ranks
-from rolecast.learner.settings import PLAIN, BackendConfig, OptimizerConfig
+from rolecast.learner.settings import PLAIN, BackendConfig, OptimizerConfig, Packing
 from rolecast.learner.tally import Metrics, Tally, mean_of
 from rolecast.learner.terms import Slopes, policy_loss, slopes_of, value_loss
 from rolecast.seeding import stream
@@ -38,7 +39,8 @@ class Learner:
     backend: Backend
     seed: int
     temperature: float = 1.0  # that actions were sampled at
-    max_tokens: int = 8192  # padded tokens of a micro-batch
+    max_tokens: int = 8192  # tokens of a micro-batch, with its padding
+    packing: Packing = "off"
     ranks: Ranks = ALONE
     updates: dict[Slot, int] = field(default_factory=dict)
     refused: dict[Slot, int] = field(default_factory=dict)  # updates in a row that were not finite
@@ -54,7 +56,7 @@ class Learner:
         stream(self.seed, "minibatches", self.updates.get(objective.slot, 0), 0).shuffle(order)
         batch = make_batch(objective.slot, threads, useful, examples)
         known = {**lengths, **{unit.id: sum(example.trained) for unit, example in zip(shown, examples, strict=True)}}
-        return cut(objective, batch, units, shown, known, self.max_tokens, order)
+        return cut(objective, batch, units, shown, known, self.max_tokens, order, self.packing)
 
     def score(self, of: Cut) -> Cut:
         """Fills `old_logprob`, and `ref_logprob` and `value` where the objective wants them, with the weights before the update."""
@@ -66,6 +68,12 @@ class Learner:
         if o.critic is not None:
             batch = replace(batch, value=self._evaluate(o.critic.slot, of, batch))
         return replace(of, batch=batch)
+
+    def _rows(self, batch: TokenBatch, micro: Micro) -> Padded | Packed:
+        """The micro-batch as the team takes it."""
+        if self.packing == "off":
+            return Padded.of(batch, micro.rows, self.team.device)
+        return Packed.of(batch, micro.rows, self.packing == "prefixes", self.team.device)
 
     def _evaluate(self, slot: Slot, of: Cut, batch: TokenBatch) -> Floats:
         """One number for each trained token, 0 elsewhere, on every rank: each runs its share of every minibatch."""
@@ -79,7 +87,7 @@ class Learner:
         """This rank's share of the numbers."""
         result = np.zeros(len(batch.ids))
         for micro, counts in self.ranks.share(micros):
-            rows = Padded.of(batch, micro.rows, self.team.device)
+            rows = self._rows(batch, micro)
             output = self.backend.forward(slot, rows, self.temperature)
             numbers = output[0] if isinstance(output, tuple) else output
             if counts:
@@ -128,8 +136,10 @@ class Learner:
         found: list[Pass] = []
 
         def policy(micro: Micro, counts: bool) -> torch.Tensor:
-            rows = Padded.of(batch, micro.rows, self.team.device)
+            rows = self._rows(batch, micro)
             told = tally if counts else Tally()  # a rank without a micro-batch of its own runs along with weight 0
+            if isinstance(rows, Packed):
+                rows.tell(told, self.max_tokens)
             return (
                 policy_loss(o, batch, rows, self.backend.forward(o.slot, rows, self.temperature), None if micro.whole else slopes, told)
                 * counts
@@ -137,7 +147,7 @@ class Learner:
 
         def value(micro: Micro, counts: bool) -> torch.Tensor:
             assert o.critic is not None
-            rows = Padded.of(batch, micro.rows, self.team.device)
+            rows = self._rows(batch, micro)
             return value_loss(o, batch, rows, self.backend.forward(o.critic.slot, rows), tally if counts else Tally()) * counts
 
         shares = self.ranks.share(minibatch)
@@ -228,7 +238,8 @@ class Learner:
 
 def make_learner(
     objectives: Sequence[Objective], team: Team, optimizer: OptimizerConfig, steps: int, seed: int, *, temperature: float = 1.0,
-    max_tokens: int = 8192, ranks: Ranks = ALONE, backend: BackendConfig = PLAIN, optimizers: Mapping[Slot, OptimizerConfig] | None = None,
+    max_tokens: int = 8192, packing: Packing = "off", ranks: Ranks = ALONE, backend: BackendConfig = PLAIN,
+    optimizers: Mapping[Slot, OptimizerConfig] | None = None,
 ) -> Learner:  # fmt: skip
     """`steps`: that the stage will take at most. `optimizers`: of slots that have another one than `optimizer`."""
     trainings: dict[Slot, Training] = {}
@@ -246,5 +257,6 @@ def make_learner(
         seed,
         temperature=temperature,
         max_tokens=max_tokens,
+        packing=packing,
         ranks=ranks,
     )

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+# How a micro-batch holds its rows: padded to the longest; one behind the other; and what rows begin with alike once.
+Packing = Literal["off", "rows", "prefixes"]
 
 
 class OptimizerConfig(BaseModel):
@@ -34,6 +36,7 @@ class BackendConfig(BaseModel):
     name: Literal["plain", "deepspeed"] = "plain"  # plain sums gradients over ranks; deepspeed shards over them
     zero: int = Field(2, ge=0, le=3)  # what deepspeed shards: optimizer states (1), gradients too (2), parameters too (3)
     offload: bool = False  # optimizer states in the host's memory
+    compile: bool = False  # models run through torch.compile; for GPUs, with packing, and not with ZeRO-3
 
 
 PLAIN = BackendConfig()

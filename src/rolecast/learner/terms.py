@@ -12,6 +12,7 @@ from torch import Tensor
 from rolecast import losses
 from rolecast.credit import Floats
 from rolecast.learner.batch import Padded, TokenBatch
+from rolecast.learner.packed import Packed
 from rolecast.learner.tally import Tally
 from rolecast.types import Objective, PolicyTerm
 
@@ -28,7 +29,7 @@ class Slopes:
 
 
 def policy_loss(
-    o: Objective, batch: TokenBatch, rows: Padded, output: tuple[Tensor, Tensor], slopes: Slopes | None, tally: Tally
+    o: Objective, batch: TokenBatch, rows: Padded | Packed, output: tuple[Tensor, Tensor], slopes: Slopes | None, tally: Tally
 ) -> Tensor:
     """Everything that trains the policy's slot. `output`: log-prob and entropy of the micro-batch's tokens."""
     logprob, entropy = output
@@ -54,7 +55,7 @@ def policy_loss(
     return loss
 
 
-def _policy_term(term: PolicyTerm, batch: TokenBatch, rows: Padded, logprob: Tensor, tally: Tally) -> Tensor:
+def _policy_term(term: PolicyTerm, batch: TokenBatch, rows: Padded | Packed, logprob: Tensor, tally: Tally) -> Tensor:
     column, tags = _columns(batch, rows, logprob.device), batch.tag[rows.flat]
     change = losses.log_ratio(logprob, column("old_logprob"))
     drift = losses.log_ratio(column("old_logprob"), column("sampler_logprob"))
@@ -94,7 +95,7 @@ def slopes_of(term: PolicyTerm, batch: TokenBatch, logprob: Floats, tokens: np.n
     return slopes
 
 
-def value_loss(o: Objective, batch: TokenBatch, rows: Padded, predicted: Tensor, tally: Tally) -> Tensor:
+def value_loss(o: Objective, batch: TokenBatch, rows: Padded | Packed, predicted: Tensor, tally: Tally) -> Tensor:
     assert o.critic is not None
     column = _columns(batch, rows, predicted.device)
     loss = losses.value(predicted, column("value"), column("target"), o.critic.clip)
@@ -104,7 +105,7 @@ def value_loss(o: Objective, batch: TokenBatch, rows: Padded, predicted: Tensor,
     return (column("value_weight") * loss).sum()
 
 
-def _columns(batch: TokenBatch, rows: Padded, device: torch.device) -> Callable[[str], Tensor]:
+def _columns(batch: TokenBatch, rows: Padded | Packed, device: torch.device) -> Callable[[str], Tensor]:
     def column(name: str) -> Tensor:
         return torch.from_numpy(getattr(batch, name)[rows.flat]).to(device=device, dtype=torch.float32)
 

@@ -1,6 +1,6 @@
 """Whether a model that comes from outside computes one and the same in the engine, in the learner and by itself.
 
-The engine decodes with its own cache and masks, the learner on padded rows, and neither knows what a new architecture does
+The engine decodes with its own cache and masks, the learner on padded rows or on packs, and neither knows what a new architecture does
 beside attention. A difference found here, before anything is trained, would end a run later, or spoil it.
 """
 
@@ -14,11 +14,13 @@ import torch
 from transformers import PreTrainedModel
 
 from rolecast.errors import InputError, RolecastError
-from rolecast.learner.batch import Padded
+from rolecast.learner.batch import Padded, make_batch
+from rolecast.learner.packed import Packed
 from rolecast.ports import Completion, GenerateRequest, Sampling
 from rolecast.rollout.engines.decoder import Decoder
-from rolecast.rollout.engines.masks import windows_of
 from rolecast.rollout.render import Renderer
+from rolecast.types import Example
+from rolecast.weights.attention import windows_of
 from rolecast.weights.supported import check_supported
 from rolecast.weights.team import FROZEN, Team
 
@@ -29,10 +31,11 @@ Rows = Sequence[tuple[int, ...]]
 Numbers = list[torch.Tensor]  # of each row: the log-probs of what was sampled
 
 
-def check_model_agrees(model: PreTrainedModel, renderer: Renderer, max_context: int) -> None:
+def check_model_agrees(model: PreTrainedModel, renderer: Renderer, max_context: int, packed: bool = False) -> None:
     """Raises InputError unless sampler, learner and `model` agree on the log-probs of sampled tokens, up to rounding.
 
-    The probe is longer than any sliding window that a context of `max_context` tokens can pass, in rows of unequal lengths.
+    The probe is longer than any sliding window that a context of `max_context` tokens can pass, in rows of unequal lengths, which begin
+    alike. `packed`: whether the learner packs its rows.
     """
     check_supported(model, max_context)
     name = type(model).__name__
@@ -43,6 +46,8 @@ def check_model_agrees(model: PreTrainedModel, renderer: Renderer, max_context: 
         counts = [len(completion.ids) for completion in done]
         own = _plain(model, rows, counts)
         found = {"sampler": [torch.tensor(completion.logprobs) for completion in done], "learner": _learned(model, renderer, rows, counts)}
+        if packed:
+            found["learner with packing"] = _packed(model, renderer, rows, counts)
     except RolecastError as error:
         raise InputError(f"{name} is not supported: {error}") from error
     except Exception as error:  # of the model's code, on what every model here is given
@@ -94,3 +99,14 @@ def _learned(model: PreTrainedModel, renderer: Renderer, rows: Rows, counts: Seq
     row_index, columns = torch.tensor(places, device=model.device).unbind(-1)
     chosen, _ = Team(model, renderer.tokenizer)(FROZEN, Padded(ids.to(model.device), row_index, columns, np.arange(len(places))))
     return list(chosen.split(list(counts)))
+
+
+@torch.no_grad()
+def _packed(model: PreTrainedModel, renderer: Renderer, rows: Rows, counts: Sequence[int]) -> Numbers:
+    examples = [Example(row, tuple(at >= len(row) - count for at in range(len(row)))) for row, count in zip(rows, counts, strict=True)]
+    batch = make_batch(FROZEN, [], [], examples)
+    pack = Packed.of(batch, range(batch.rows), True, model.device)
+    chosen, _ = Team(model, renderer.tokenizer)(FROZEN, pack)
+    numbers = torch.empty(len(batch.ids), device=chosen.device)
+    numbers[torch.from_numpy(pack.flat)] = chosen
+    return list(torch.split(numbers[torch.from_numpy(batch.trained)], list(counts)))

@@ -143,7 +143,7 @@ class Trainer:
         resumed = checkpoints.newest(run, stage.name, ranks)
         team = training_team(run, method, stage, resumed.path if resumed else None)
         learner = make_learner(
-            anchored(stage.objectives, c.kl), team, c.optimizer, c.steps, run.config.seed, temperature=c.temperature, max_tokens=c.max_tokens, ranks=ranks,
+            anchored(stage.objectives, c.kl), team, c.optimizer, c.steps, run.config.seed, temperature=c.temperature, max_tokens=c.max_tokens, packing=c.packing, ranks=ranks,
             backend=run.config.learner, optimizers=c.optimizers,
         )  # fmt: skip
         if resumed:

@@ -41,7 +41,7 @@ def sft(run: Run, stage: Stage, ranks: Ranks) -> None:
     team = training_team(run, method, stage, resumed.path if resumed else None)
     objectives = [replace(objective, lr=c.lr) for objective in stage.objectives]
     learner = make_learner(
-        objectives, team, c.optimizer, c.steps, run.config.seed, ranks=ranks, backend=run.config.learner, max_tokens=c.max_tokens,
+        objectives, team, c.optimizer, c.steps, run.config.seed, ranks=ranks, backend=run.config.learner, max_tokens=c.max_tokens, packing=c.packing,
         optimizers=c.optimizers,
     )  # fmt: skip
     if resumed:

@@ -58,7 +58,8 @@ def first_model(config: RunConfig, place: torch.device) -> tuple[PreTrainedModel
         check_model(path)
         model, tokenizer = read_model(path, DTYPES[config.model.dtype], place), read_tokenizer(path)
         if place != CPU or device() == CPU:  # else it is read and not run
-            check_model_agrees(model, Renderer(tokenizer), config.model.max_context)
+            packed = any(isinstance(stage, TrainedConfig) and stage.packing != "off" for stage in config.stages.values())
+            check_model_agrees(model, Renderer(tokenizer), config.model.max_context, packed)
         return model, tokenizer
     method = make_method(config.method)
     words = crowded_lexicon() if config.data.thrown_away == CROWDED else ()

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -21,7 +21,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from rolecast.errors import ArtifactError, DivergedError
 from rolecast.types import Slot
 from rolecast.weights.adapters import activate, adapter_weights, add_adapter, is_adapter, load_adapter, of_adapter, save_adapter
-from rolecast.weights.forward import token_logits
+from rolecast.weights.attention import Forest
+from rolecast.weights.forward import CHUNK, head_logits, in_chunks, of_targets, token_logits, trunk_states
 from rolecast.weights.models import CPU, read_model
 from rolecast.weights.settings import LoraConfig
 
@@ -33,16 +34,29 @@ Place = Literal["base", "adapter", "whole"]
 
 
 class Rows(Protocol):
-    """A micro-batch: `ids` (rows, width) padded on the right; `row`, `column` (trained,) say where trained tokens are."""
+    """A micro-batch: `ids` (rows, width), padded on the right or, with a `forest`, packed.
+
+    What is trained is predicted from the tokens at `row`, `source` (sources,): token `target[i]` (trained,) from the one with number
+    `index[i]`, ascending, or without `index` from one of its own.
+    """
 
     @property
     def ids(self) -> Tensor: ...
 
     @property
+    def forest(self) -> Forest | None: ...
+
+    @property
     def row(self) -> Tensor: ...
 
     @property
-    def column(self) -> Tensor: ...
+    def source(self) -> Tensor: ...
+
+    @property
+    def index(self) -> Tensor | None: ...
+
+    @property
+    def target(self) -> Tensor: ...
 
 
 class Team(nn.Module):
@@ -55,6 +69,8 @@ class Team(nn.Module):
         self.heads = nn.ModuleDict()
         self.tokenizer = tokenizer
         self.place: dict[Slot, Place] = {FROZEN: "base"}
+        self.chunk = CHUNK
+        self._compiled: dict[int, Callable[..., Any]] | None = None  # of models by id, as soon as one runs
         self._active: Slot | None = None
         self._built_in: Slot | None = None  # the adapter that makes the base what it is
 
@@ -79,21 +95,38 @@ class Team(nn.Module):
     def speaker(self, slot: Slot) -> Callable[[], PreTrainedModel]:
         return lambda: self.model(slot)
 
-    def forward(self, slot: Slot, rows: Rows, temperature: float = 1.0) -> Tensor | tuple[Tensor, Tensor]:
+    def chunks(self, rows: Rows) -> int:
+        """In how many chunks the logits of a micro-batch are made: one where all are few."""
+        logits = len(rows.source) * int(self.base.config.vocab_size)
+        return max(1, -(-logits // self.chunk))
+
+    def forward(self, slot: Slot, rows: Rows, temperature: float = 1.0, chunks: int | None = None) -> Tensor | tuple[Tensor, Tensor]:
         """Of each trained token, float32, (trained,): log-prob and entropy at the temperature that it was sampled with; for a critic
-        the value of the state that it is drawn in. Entropy carries no gradient."""
+        the value of the state that it is drawn in. Entropy carries no gradient. `chunks`: of logits, in place of the team's own number."""
         model = self.model(slot)
+        # Rows that are padded on the right need no mask: the causal one alone keeps padding out of sight.
+        about = rows.forest.inputs(model.config, model.dtype) if rows.forest is not None else {}
+        inputs = {"input_ids": rows.ids, "use_cache": False, **about}
         if slot in self.heads:
-            hidden = model.base_model(input_ids=rows.ids, use_cache=False).last_hidden_state
-            values: Tensor = self.heads[slot](hidden[rows.row, rows.column - 1]).squeeze(-1).float()
-            return values
-        # Rows are padded on the right, so the causal mask alone keeps padding out of sight.
-        logits = token_logits(model, rows.row, rows.column - 1, input_ids=rows.ids, use_cache=False).float() / temperature
-        logprobs = torch.log_softmax(logits, dim=-1)
-        chosen = logprobs.gather(-1, rows.ids[rows.row, rows.column][:, None]).squeeze(-1)
-        with torch.no_grad():
-            entropy = -(logprobs.exp() * logprobs).sum(-1)
-        return chosen, entropy
+            hidden, _ = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
+            values: Tensor = self.heads[slot](hidden).squeeze(-1).float()
+            return values if rows.index is None else values[rows.index]
+        chunks = self.chunks(rows) if chunks is None else chunks
+        if chunks == 1 and self._compiled is None:
+            return of_targets(token_logits(model, rows.row, rows.source, **inputs), rows.index, rows.target, temperature)
+        hidden, output = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
+        return in_chunks(lambda part: head_logits(model, part, output), hidden, rows.index, rows.target, temperature, chunks)
+
+    def compile_trunks(self) -> None:
+        """From now on everything before a head runs compiled, for any width. Heads, and engines that share a model, run as they are."""
+        self._compiled = {}
+
+    def _trunk(self, model: PreTrainedModel) -> Callable[..., Any]:
+        if self._compiled is None:
+            return cast(nn.Module, model.base_model)
+        if id(model) not in self._compiled:
+            self._compiled[id(model)] = torch.compile(model.base_model, dynamic=True)
+        return self._compiled[id(model)]
 
     def trained(self, slot: Slot) -> list[tuple[str, nn.Parameter]]:
         """The slot's trained parameters by their names in the team."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
+from rolecast.credit import Floats
 from rolecast.learner.batch import action_lengths, make_batch
 from rolecast.learner.cut import Cut, cut
+from rolecast.learner.ranks import Ranks
 from rolecast.types import Action, KlTerm, Objective, Observation, PolicyTerm, Reduction, Thread, Unit, mean, total
 
+T = TypeVar("T")
 OBJECTIVE = Objective("o", "shared", 1e-3, "group", PolicyTerm())
 UNIT_MEAN: Reduction = (mean("unit"), mean("batch"))
 GROUP_MEAN: Reduction = (mean("unit"), total("rollout"), mean("group"), mean("batch"))  # of tokens
@@ -53,3 +57,13 @@ THREADS = [
     thread("t2", see(3, 3), act("d", 4)),
 ]
 UNITS = [unit("u", "a", "b", group="g"), unit("v", "c", group="h", tag="filter")]
+
+
+class Alone(Ranks):
+    """One rank of several, run by itself: what others would add is added by the test."""
+
+    def sum(self, array: Floats) -> Floats:
+        return array
+
+    def gather(self, value: T) -> list[T]:
+        return [value]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
+from rolecast.errors import InputError
 from rolecast.learner.backends import PlainBackend, Training, make_backend
+from rolecast.learner.batch import Padded
 from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import ALONE, Ranks
-from rolecast.learner.settings import PLAIN, OptimizerConfig
+from rolecast.learner.settings import PLAIN, BackendConfig, OptimizerConfig
 from rolecast.types import ImitationTerm, Objective
 from rolecast.weights.team import Casting, Team
 from tests.tiny import tiny_team
@@ -100,7 +102,7 @@ def test_weights_that_lack_one_are_not_put_back() -> None:
 
 def test_a_pass_is_at_temperature_1_unless_it_is_told() -> None:
     backend, team = backend_of()
-    rows = SimpleNamespace(ids=torch.tensor([[5, 6, 7]]), row=torch.tensor([0, 0]), column=torch.tensor([1, 2]))
+    rows = Padded(torch.tensor([[5, 6, 7]]), torch.tensor([0, 0]), torch.tensor([1, 2]), np.arange(2))
     said = {t: backend.forward("planner", rows, *t)[0].tolist() for t in ((), (1.0,), (2.0,))}
     assert said[()] == said[1.0,] != said[2.0,]
     assert [said[t] for t in said] == [team("planner", rows, *t)[0].tolist() for t in said]
@@ -111,3 +113,15 @@ def test_a_learner_by_hand_is_as_one_that_is_made() -> None:
     objectives = [Objective(slot, slot, 0.1, imitation=ImitationTerm()) for slot in ("planner", "answerer")]
     made, plain = make_learner(objectives, team, SGD, 1, 0), Learner(tuple(objectives), team, backend, 0)
     assert (made.temperature, made.max_tokens) == (plain.temperature, plain.max_tokens) == (1.0, 8192)
+
+
+def test_models_are_compiled_where_that_is_asked_for_and_never_with_zero_3() -> None:
+    team = tiny_team()
+    training = {"shared": Training(SGD, 0.1, 1)}
+    make_backend(team, training, PLAIN, ALONE)
+    assert team._trunk(team.base) is team.base.base_model
+    with pytest.raises(InputError, match="ZeRO-3 fetches weights in the middle of a pass"):
+        make_backend(team, training, BackendConfig(name="deepspeed", zero=3, compile=True), ALONE)
+    make_backend(team, training, BackendConfig(compile=True), ALONE)
+    assert isinstance(team._trunk(team.base), torch._dynamo.OptimizedModule)
+    assert team._trunk(team.base) is team._trunk(team.base)

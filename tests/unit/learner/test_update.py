@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
-from rows import THREADS, UNITS, act, cut_of, objective, see, thread, unit
+from rows import THREADS, UNITS, Alone, act, cut_of, objective, see, thread, unit
 from torch import Tensor, nn
 
 from rolecast.credit import Floats
@@ -56,16 +56,6 @@ class Gradients:
 
     def rate(self, slot: str, number: int) -> float:
         return 0.0
-
-
-class Alone(Ranks):
-    """One rank of several, run by itself: what others would add is added by the test."""
-
-    def sum(self, array: Floats) -> Floats:
-        return array
-
-    def gather(self, value: T) -> list[T]:
-        return [value]
 
 
 CPU: Any = SimpleNamespace(device=torch.device("cpu"))

@@ -18,6 +18,7 @@ from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.stages import agreement
 from rolecast.stages.agreement import check_model_agrees
 from rolecast.stages.team import first_model
+from rolecast.weights.attention import Forest
 from tests.architectures import SUPPORTED, WINDOW, build, random_model
 from tests.tiny import RENDERER, TOKENIZER
 
@@ -49,7 +50,7 @@ def refusal(model: PreTrainedModel, max_context: int = CONTEXT) -> str:
 
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_a_supported_model_agrees(name: str) -> None:
-    check_model_agrees(random_model(name), RENDERER, CONTEXT)
+    check_model_agrees(random_model(name), RENDERER, CONTEXT, packed=True)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "granite"])
@@ -105,6 +106,25 @@ def test_the_probe_passes_a_window_that_a_context_can_pass_and_is_short_otherwis
     assert max(map(len, agreement._prompts(model, RENDERER, 512))) > 40
     assert max(map(len, agreement._prompts(model, RENDERER, 40))) < 24
     assert max(map(len, agreement._prompts(random_model("mistral", sliding_window=WINDOW), RENDERER, 18))) == 12
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt-oss"])
+def test_packs_whose_rows_see_each_other_are_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model(name)
+    monkeypatch.setattr(Forest, "sees", lambda forest, window: lambda q, k: k <= q)
+    check_model_agrees(model, RENDERER, CONTEXT)
+    with pytest.raises(InputError, match="learner with packing and model differ by"):
+        check_model_agrees(model, RENDERER, CONTEXT, packed=True)
+
+
+def test_a_run_that_packs_checks_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random_model("llama").save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+    monkeypatch.setattr(Forest, "sees", lambda forest, window: lambda q, k: k <= q)
+    of = {"model": {"path": str(tmp_path), "max_context": CONTEXT}}
+    first_model(make_config(of, "test"), device())
+    with pytest.raises(InputError, match="learner with packing"):
+        first_model(make_config({**of, "stages": {"rl": {"packing": "prefixes"}}}, "test"), device())
 
 
 @pytest.mark.parametrize("name", ["gemma2", "granite", "cohere"])

@@ -38,13 +38,15 @@ def test_the_rate_optimizers_and_limits_are_those_of_the_settings(tmp_path: Path
         return make_learner(objectives, *rest, **named)
 
     monkeypatch.setattr(sft_stage, "make_learner", spied)
-    config = config_of(lr=0.125, max_tokens=4096, optimizer={"name": "sgd"}, optimizers={"shared": {"name": "sgd", "momentum": 0.5}})
+    config = config_of(
+        lr=0.125, max_tokens=4096, packing="prefixes", optimizer={"name": "sgd"}, optimizers={"shared": {"name": "sgd", "momentum": 0.5}}
+    )
     run = Run(tmp_path, config)
     sft(run, config.schedule[0], ALONE)
     [(objectives, rest, named)] = made
     assert [objective.lr for objective in objectives] == [0.125]
     assert (rest[1].name, rest[2]) == ("sgd", 3)
-    assert (named["max_tokens"], named["optimizers"]["shared"].momentum) == (4096, 0.5)
+    assert (named["max_tokens"], named["packing"], named["optimizers"]["shared"].momentum) == (4096, "prefixes", 0.5)
     [row] = read_metrics(run.stage("sft"))
     assert (row["step"], row["lr"]) == (0, 0.125)
     assert run.has(run.model("sft"))

@@ -31,7 +31,7 @@ SPLITS = {split: [Question(f"{split}{i}", "Which band is it?", Gold(("The The",)
 PREPARED = {split: [replace(question, given={"plan": "a"}) for question in questions] for split, questions in SPLITS.items()}
 ANCHORED = Casting(frozenset({"shared"}), ("shared",), frozen=True)
 SETTINGS = {
-    "temperature": 0.75, "max_tokens": 512, "dev": 3, "steps": 7,
+    "temperature": 0.75, "max_tokens": 512, "packing": "prefixes", "dev": 3, "steps": 7,
     "optimizer": {"name": "sgd"}, "optimizers": {"shared": {"name": "sgd", "momentum": 0.5, "schedule": "linear"}},
 }  # fmt: skip
 
@@ -82,7 +82,7 @@ def test_a_stage_on_prepared_questions_is_trained_and_selected_on_them(run: Run,
 
 def test_the_learner_has_the_stages_settings(run: Run, started: list[Path | None]) -> None:
     learner = opened(run).learner
-    assert (learner.temperature, learner.max_tokens, learner.seed) == (0.75, 512, run.config.seed)
+    assert (learner.temperature, learner.max_tokens, learner.packing, learner.seed) == (0.75, 512, "prefixes", run.config.seed)
     assert isinstance(learner.backend, PlainBackend)
     [part] = learner.backend.optimizers["shared"].parts
     assert part.param_groups[0]["momentum"] == 0.5  # of the slot's own optimizer

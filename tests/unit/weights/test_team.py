@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from rolecast.errors import ArtifactError, DivergedError
+from rolecast.learner.batch import Padded
 from rolecast.weights.canary import canary
 from rolecast.weights.models import read_model
 from rolecast.weights.settings import LoraConfig
@@ -100,7 +101,7 @@ def test_what_is_said_of_a_token_is_of_the_state_that_it_is_drawn_in(slot: str) 
     place = {"row": torch.tensor([0]), "column": torch.tensor([2])}
 
     def number(*ids: int) -> float:
-        told = team(slot, SimpleNamespace(ids=torch.tensor([ids]), **place))
+        told = team(slot, Padded(torch.tensor([ids]), **place, flat=np.arange(len(place["row"]))))
         return float(told if slot == "critic" else told[0])
 
     whole = number(5, 6, 7, 8)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from transformers import PreTrainedConfig
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # transformers' names of layer types
+from rolecast.weights.attention import windows_of
 
 
 class AttentionMasks:
@@ -30,12 +28,3 @@ class AttentionMasks:
         if self._dtype is not None:
             seen = torch.zeros_like(seen, dtype=self._dtype).masked_fill(~seen, torch.finfo(self._dtype).min)
         return seen[:, None].expand(rows, -1, -1, -1)
-
-
-def windows_of(config: PreTrainedConfig) -> Mapping[str, int | None]:
-    """How many positions back each kind of layer attends to, its own included; None is all."""
-    window = getattr(config, "sliding_window", None)
-    kinds = sorted(set(getattr(config, "layer_types", None) or ()))
-    if not kinds:
-        return {FULL if window is None else SLIDING: window}
-    return {kind: window if kind == SLIDING else None for kind in kinds}
