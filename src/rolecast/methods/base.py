@@ -197,9 +197,13 @@ class Method(ABC):
                     f"{', '.join(sorted(role.sees)) or 'nothing'}"
                 )
 
+    def template(self, role: str) -> str:
+        """The source of the role's prompt, in the style that the config names."""
+        return _source(type(self), role, self.config.prompts)
+
     def prompts_fingerprint(self) -> str:
         """Hash of every role's template: two sides with one fingerprint ask alike."""
-        sources = [_source(type(self), role, self.config.prompts) for role in sorted(self.roles)]
+        sources = [self.template(role) for role in sorted(self.roles)]
         return hashlib.sha256("\x1f".join(sources).encode()).hexdigest()[:16]
 
     @abstractmethod
