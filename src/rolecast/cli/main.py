@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rolecast.cli import compare, data, demo, deploy, doctor, export, judge, mcp, pipeline, retriever, rollout, runs, serving, studies
+from rolecast.cli import compare, data, demo, deploy, doctor, export, judge, mcp, pipeline, plan, retriever, rollout, runs, serving, studies
 from rolecast.disk import disk_fault
 from rolecast.errors import Interrupted, RolecastError
 from rolecast.installed import needing, version
@@ -48,6 +48,7 @@ app.command("rl")(runs.rl)
 app.command("eval")(runs.evaluate)
 app.command("report")(runs.report)
 app.command("export")(export.export)
+app.command("plan")(plan.plan)
 app.command("ask")(serving.ask)
 app.command("mcp")(mcp.mcp)
 app.command("methods")(runs.methods)
@@ -73,6 +74,7 @@ PARTS = {
     "mcp": "mcp",
     "pipeline": "control",
     "pipeline run": "local",
+    "plan": "train",
     "retriever": "retriever",
     "rl": "train",
     "rollout": "rollout",
