@@ -11,7 +11,7 @@ from rolecast.config import RunConfig
 from rolecast.errors import InputError
 from rolecast.planning.memory import Part
 
-OBJECTS = 700  # bytes of a passage as Python keeps it, beside its text: three strings, the record, its place in list and table
+OBJECTS = 260  # bytes of a passage as Python 3.11 keeps it, beside its letters: three strings, the record, its place in list and table
 ENTRY = 8  # bytes of a word in a passage: a float32 score and an int32 row
 WORD = 200  # bytes of a word of the vocabulary
 LETTERS = 6  # of a word, with the space after it

@@ -24,13 +24,15 @@ PER_LOGIT = 16  # bytes: four float32 tensors are there at once, log-softmax and
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`what`: how the number comes about. `change`: what makes it smaller."""
+    """`what`: how the number comes about. `change`: what makes it smaller; `now`: where that is a number of the config that it grows with,
+    its value."""
 
     name: str
     bytes: int
     what: str
     change: str = ""
     where: Where = "device"
+    now: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,27 +119,28 @@ def batch_parts(config: RunConfig, stage: Stage, shape: Shape) -> list[Part]:
     settings = config.stages[stage.name]
     assert isinstance(settings, TrainedConfig)
     tokens = max(settings.max_tokens, config.model.max_context)  # a row that is longer is a micro-batch of its own
-    b, change = BYTES[config.model.dtype], f"stages.{stage.name}.max_tokens"
+    b = BYTES[config.model.dtype]
+    change = f"stages.{stage.name}.max_tokens" if tokens > config.model.max_context else "model.max_context"
     layer, kept = layer_bytes(shape, b), tokens * shape.hidden * b * shape.layers
     saving = (kept + tokens * layer) / 2**30
     at_once = tokens * shape.vocabulary if LOGITS_AT_ONCE is None else min(tokens * shape.vocabulary, LOGITS_AT_ONCE)
     return [
         Part("activations", tokens * layer * shape.layers, f"{tokens:,} tokens × {shape.layers} layers × {layer:,} B "
-             f"({saving:.2f} GiB if every layer's were computed twice)", change),
-        Part("logits", at_once * PER_LOGIT, f"{at_once:,} numbers × {PER_LOGIT} B", change),
+             f"({saving:.2f} GiB if every layer's were computed twice)", change, now=tokens),
+        Part("logits", at_once * PER_LOGIT, f"{at_once:,} numbers × {PER_LOGIT} B", change, now=tokens),
     ]  # fmt: skip
 
 
 def layer_bytes(shape: Shape, b: int) -> int:
     """What one decoder layer keeps of one token for the backward pass, without attention's probabilities, which no kernel of ours keeps.
 
-    Two norms in float32 (what they read, and what they give) with their rounded results; queries, keys and values as attention takes
-    them, keys and values repeated for every head; attention's result twice, once in the order of the tokens; gate, its activation, the
-    other half, and their product.
+    Two norms in float32 (what they read, what they give, and a scale) with their results; queries, keys and values as attention takes
+    them, its result, and a float32 sum for each head; gate, its activation, the other half, and their product.
     """
-    h, attention = shape.hidden, shape.heads * shape.head_dim
-    norms = 2 * (8 * h + (h * b if b == 2 else 0)) + 2 * h * b
-    return norms + 3 * attention * b + 2 * attention * b + 4 * shape.feed_forward * b
+    h = shape.hidden
+    norms = 2 * (8 * h + 4 + (2 * h if b == 2 else 0)) + 2 * h * b
+    attention = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim * b + 4 * shape.heads
+    return norms + attention + 4 * shape.feed_forward * b
 
 
 def engine_parts(config: RunConfig, stage: Stage, shape: Shape, shared: bool) -> list[Part]:
@@ -157,7 +160,8 @@ def engine_parts(config: RunConfig, stage: Stage, shape: Shape, shared: bool) ->
     return [
         *parts,
         Part("engine: KV cache", caches * cached * token,
-             f"{token:,} B a token × {rows} rows × {config.model.max_context} tokens" + (f" × {caches} slots" if caches > 1 else ""), change),
+             f"{token:,} B a token × {rows} rows × {config.model.max_context} tokens" + (f" × {caches} slots" if caches > 1 else ""), change,
+             now=rows),
     ]  # fmt: skip
 
 

@@ -105,16 +105,17 @@ def require_fits(plan: Plan) -> None:
         most = max((part for part in stage.parts if part.where == where and part.change), key=lambda part: part.bytes)
         raise TooLargeError(
             f"stage {stage.name} takes {needed / GIB:.1f} GiB, and {what} has {plan.memory / GIB:.1f}; its largest part is {most.name}, "
-            f"{most.bytes / GIB:.1f} GiB ({most.what}): change {most.change}{_fitting(plan, most, needed)}"
+            f"{most.bytes / GIB:.1f} GiB ({most.what}): change {most.change}{_fitting(stage, most, needed - plan.memory)}"
         )
 
 
-def _fitting(plan: Plan, part: Part, needed: int) -> str:
-    """How much smaller a part that is a number of the config would have to be."""
-    room = part.bytes - (needed - plan.memory)
-    if not part.change.startswith(("stages.", "engine.max_batch")) or room <= 0:
+def _fitting(stage: StagePlan, part: Part, excess: int) -> str:
+    """How large the number of the config that the part grows with may be, with all else that grows with it."""
+    if not part.now:
         return ""
-    return f" to less than {room / part.bytes:.2f} of what it is"
+    grows = sum(other.bytes for other in stage.parts if other.change == part.change)
+    fits = int(part.now * (grows - excess) / grows)
+    return f" from {part.now:,} to {fits:,} or less" if fits > 0 else f", now {part.now:,}, and more: what is left is too large too"
 
 
 def own_memory(meminfo: Path = Path("/proc/meminfo"), groups: Path = Path("/sys/fs/cgroup")) -> int:
