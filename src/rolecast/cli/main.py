@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rolecast.cli import compare, data, demo, deploy, doctor, judge, mcp, pipeline, retriever, rollout, runs, serving, studies
+from rolecast.cli import compare, data, demo, deploy, doctor, export, judge, mcp, pipeline, plan, retriever, rollout, runs, serving, studies
 from rolecast.disk import disk_fault
 from rolecast.errors import Interrupted, RolecastError
 from rolecast.installed import needing, version
@@ -47,6 +47,8 @@ app.command("sft")(runs.sft)
 app.command("rl")(runs.rl)
 app.command("eval")(runs.evaluate)
 app.command("report")(runs.report)
+app.command("export")(export.export)
+app.command("plan")(plan.plan)
 app.command("ask")(serving.ask)
 app.command("mcp")(mcp.mcp)
 app.command("methods")(runs.methods)
@@ -65,12 +67,14 @@ PARTS = {
     "demo": "local",
     "deploy": "control",
     "eval": "train",
+    "export": "train",
     "index": "retriever",
     "judge": "judge",
     "long-context": "train",
     "mcp": "mcp",
     "pipeline": "control",
     "pipeline run": "local",
+    "plan": "train",
     "retriever": "retriever",
     "rl": "train",
     "rollout": "rollout",

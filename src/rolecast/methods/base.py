@@ -11,7 +11,7 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -61,6 +61,25 @@ class MethodConfig(BaseModel):
     # the distribution that it comes from (toy-methods==1.2), null for this package's; filled in by reading a config
     plugin: str | None = None
     prompts: PromptStyle = "instruct"  # full instructions, or the short form that the demo model is trained on
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """How often a role speaks: contexts, and replies in each."""
+
+    contexts: int
+    replies: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """What one episode takes at most, silent roles included. `probes`: what training adds to what is `said`; `searches`: queries, those of
+    probes too; `judged`: what the judge is asked."""
+
+    said: Mapping[str, Spoken]
+    searches: int = 0
+    judged: int = 0
+    probes: Mapping[str, Spoken] = field(default_factory=dict)
 
 
 class Method(ABC):
@@ -116,6 +135,11 @@ class Method(ABC):
     def judged(self) -> Sequence[JudgeKind]:
         """Those of its kinds whose verdicts count for credit: without any, RL learns nothing."""
         return self.judge_kinds()
+
+    @property
+    def most(self) -> Most | None:
+        """Upper bounds of an episode, for `rolecast plan`; None where the options alone give none."""
+        return None
 
     @classmethod
     def asks(cls) -> list[str]:
@@ -197,9 +221,13 @@ class Method(ABC):
                     f"{', '.join(sorted(role.sees)) or 'nothing'}"
                 )
 
+    def template(self, role: str) -> str:
+        """The source of the role's prompt, in the style that the config names."""
+        return _source(type(self), role, self.config.prompts)
+
     def prompts_fingerprint(self) -> str:
         """Hash of every role's template: two sides with one fingerprint ask alike."""
-        sources = [_source(type(self), role, self.config.prompts) for role in sorted(self.roles)]
+        sources = [self.template(role) for role in sorted(self.roles)]
         return hashlib.sha256("\x1f".join(sources).encode()).hexdigest()[:16]
 
     @abstractmethod

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from rolecast.methods.base import Most, Spoken
 from rolecast.methods.untrained import Untrained
 from rolecast.rollout.env import Env
 from rolecast.tags import blocks
@@ -22,6 +23,10 @@ class OneAnswer(Untrained):
     """Its role `answerer` answers once, in blocks of `form`."""
 
     form: ClassVar[tuple[str, ...]] = ("answer",)
+
+    @property
+    def most(self) -> Most:
+        return Most({"answerer": Spoken(1)}, searches=int(self.k > 0))
 
     async def answer(self, env: Env, state: AnswerState) -> str | None:
         _, answer = await self.turn(env, self.roles["answerer"], state, self.read_answer)

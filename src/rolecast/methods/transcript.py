@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from rolecast.methods.base import Method, MethodConfig
+from rolecast.methods.base import Method, MethodConfig, Most, Spoken
 from rolecast.methods.information import SOURCES, information
 from rolecast.rollout.env import Env, LiveThread
 from rolecast.teachers.base import TeacherErrors, best_answer, next_query, reasoning
@@ -47,6 +47,10 @@ class Transcript(Method):
     @property
     def k(self) -> int:
         return self.config.k
+
+    @property
+    def most(self) -> Most:
+        return Most({self.speaker: Spoken(1, self.config.max_turns + 1)}, self.config.max_turns)
 
     def state(self, question: str) -> TranscriptState:
         return TranscriptState(question)

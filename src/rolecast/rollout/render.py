@@ -15,6 +15,24 @@ if TYPE_CHECKING:  # methods are read where transformers is not installed
     from transformers import PreTrainedTokenizerBase
 
 
+# `_folded`, as a template does it, before a template that has no place for system messages. The last line keeps what follows whole: a
+# block at the end would take its first line break.
+_FOLDING = """\
+{%- set folding = namespace(system=[], rest=[], done=false) -%}
+{%- for m in messages if m['role'] == 'system' -%}{%- set folding.system = folding.system + [m['content']] -%}{%- endfor -%}
+{%- if folding.system -%}
+{%- for m in messages if m['role'] != 'system' -%}
+{%- if m['role'] == 'user' and not folding.done -%}
+{%- set folding.done = true -%}
+{%- set folding.rest = folding.rest + [{'role': 'user', 'content': (folding.system + [m['content']]) | join('\\n\\n')}] -%}
+{%- else -%}{%- set folding.rest = folding.rest + [m] -%}{%- endif -%}
+{%- endfor -%}
+{%- if not folding.done -%}
+{%- set folding.rest = [{'role': 'user', 'content': folding.system | join('\\n\\n')}] + folding.rest -%}
+{%- endif -%}
+{%- set messages = folding.rest -%}
+{%- endif -%}
+{{- '' }}"""
 PROBE = ({"role": "system", "content": "to be kept"}, {"role": "user", "content": "hello"})
 
 
@@ -62,6 +80,13 @@ class Renderer:
         text = self._template(_folded(plain) if self._folds else plain)
         text = text if opened else text.removesuffix(self.opening)
         return self.encode(text), text
+
+    @property
+    def portable_template(self) -> str:
+        """The chat template for others, by which `apply_chat_template` gives what `prompt` does, system messages included."""
+        template = self.tokenizer.chat_template
+        assert isinstance(template, str), "a tokenizer's templates by name have no one that is portable"
+        return _FOLDING + template if self._folds else template
 
     def plain(self, text: str) -> str:
         """`text` with a space inside whatever would be a control token: "<eos>" becomes "< eos>".

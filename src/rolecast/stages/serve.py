@@ -30,7 +30,7 @@ def open_agent(
     run = open_run(location)
     c = run.config
     prepare_torch(c)
-    of = find(c.schedule, _trained_stage(run, c.schedule, stage))
+    of = find(c.schedule, trained_stage(run, c.schedule, stage))
     method = c.method_in(of).whole()
     team, speakers = finished_team(run, method, of)
     known = {**c.externals, **(externals or {})}
@@ -54,7 +54,7 @@ def proposals(run: Run, count: int = 3) -> list[str]:
     return [text for *_, text in sorted(ranked)[:count]]
 
 
-def _trained_stage(run: Run, schedule: Schedule, stage: str | None) -> str:
+def trained_stage(run: Run, schedule: Schedule, stage: str | None) -> str:
     """Models are fetched only as far as needed."""
     names = [found.name for found in reversed(trained(schedule))]
     for name in (stage,) if stage else names:

@@ -30,14 +30,17 @@ def world(run: Run) -> Path:
     return run.world
 
 
-def write_world(path: Path, config: WorldConfig, seed: int) -> World:
+def draw_world(config: WorldConfig, seed: int) -> World:
     if config.kind == "facts":
         from rolecast.world.facts import build_facts_world
 
-        made = build_facts_world(seed, config.questions)
-    else:
-        build = {CROWDED: build_crowded_world, REPORTS: build_reports_world}.get(config.kind, build_world)
-        made = build(seed, config.entities, config.questions)
+        return build_facts_world(seed, config.questions)
+    build = {CROWDED: build_crowded_world, REPORTS: build_reports_world}.get(config.kind, build_world)
+    return build(seed, config.entities, config.questions)
+
+
+def write_world(path: Path, config: WorldConfig, seed: int) -> World:
+    made = draw_world(config, seed)
     with writing(path, "world", {"seed": seed, "config": config.model_dump(mode="json")}) as partial:
         write_corpus(partial / "corpus.jsonl", made.passages)
         for split, questions in made.questions.items():

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rolecast.errors import RolecastError
-from rolecast.methods.base import Method, MethodConfig, imitation
+from rolecast.methods.base import Method, MethodConfig, Most, Spoken, imitation
 from rolecast.methods.coda import moves, rewards
 from rolecast.methods.coda.moves import AGAIN, ANSWER, Move
 from rolecast.methods.coda.state import CodaState, Pair
@@ -98,6 +98,13 @@ class Coda(Method):
     @property
     def k(self) -> int:
         return self.config.k
+
+    @property
+    def most(self) -> Most:
+        """What the last of a thread's turns asks for is not done, so each delegates, or searches, one time less than it speaks."""
+        turns = self.config.max_turns
+        said = {role: Spoken((turns - 1) ** level, turns) for level, role in enumerate(self.roles)}
+        return Most(said, (turns - 1) ** len(self.roles))
 
     @property
     def top(self) -> str:

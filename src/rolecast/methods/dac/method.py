@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from rolecast.judge.kinds import JudgeKind, Rule
-from rolecast.methods.base import DOCUMENTS, Method, imitation
+from rolecast.methods.base import DOCUMENTS, Method, Most, Spoken, imitation
 from rolecast.methods.dac import monitor
 from rolecast.methods.dac.config import DacConfig
 from rolecast.methods.dac.judge import SUFFICIENT
@@ -73,6 +73,20 @@ class Dac(Method):
     @property
     def k(self) -> int:
         return self.config.k
+
+    @property
+    def most(self) -> Most:
+        """Other answers to all of the evidence, to that with noise among it (found by one more search), and to what each turn had
+        found; the judge is asked once for each of these."""
+        c = self.config
+        turns, prefixes = c.max_turns + c.further_searches, 0
+        if c.searcher_reward != "sufficiency":
+            each = 1 if c.prefix_answers == "greedy" else c.generator_samples
+            prefixes = each * (c.max_turns if c.turn_rewards else 1)
+        probes = c.generator_samples - 1 + prefixes + c.generator_samples * c.augmentation
+        said = {"searcher": Spoken(1, turns), "generator": Spoken(1 + c.further_searches)}
+        judged = turns + 1 if c.sufficiency == "judge" else 0
+        return Most(said, turns + c.augmentation, judged, {"generator": Spoken(probes)})
 
     @property
     def tags(self) -> frozenset[str]:

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from rolecast.judge.kinds import JudgeKind, Rule
-from rolecast.methods.base import DynamicSampling, Method, MethodConfig, imitation
+from rolecast.methods.base import DynamicSampling, Method, MethodConfig, Most, Spoken, imitation
 from rolecast.methods.decor.condense import condense
 from rolecast.methods.decor.judge import KINDS
 from rolecast.methods.decor.state import STOP, DecorState, Entry
@@ -71,6 +71,13 @@ class Decor(Method):
     @property
     def dynamic_sampling(self) -> DynamicSampling:
         return self.config.dynamic_sampling
+
+    @property
+    def most(self) -> Most:
+        """Every entry of memory but the last is condensed once at most; every reply is judged, and the answer once more."""
+        turns = self.config.max_turns
+        said = {"planner": Spoken(turns), "filter": Spoken(turns), "answerer": Spoken(1), "condenser": Spoken(turns - 1)}
+        return Most({role: said[role] for role in self.roles}, turns, 2 * turns + 2)
 
     def teacher(self, errors: TeacherErrors) -> Teacher:
         return DecorTeacher(errors)

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rolecast.methods.base import MethodConfig
+from rolecast.methods.base import Most, Spoken
 from rolecast.methods.ircot.state import IrcotState
 from rolecast.methods.ircot.teacher import IrcotTeacher
 from rolecast.methods.one_answer import OneAnswer
@@ -46,6 +47,11 @@ class Ircot(OneAnswer):
     @property
     def k(self) -> int:
         return self.config.k
+
+    @property
+    def most(self) -> Most:
+        turns = self.config.max_turns
+        return Most({"reasoner": Spoken(turns), "answerer": Spoken(1)}, searches=turns + 1)
 
     def teacher(self, errors: TeacherErrors) -> Teacher:
         return IrcotTeacher(errors)

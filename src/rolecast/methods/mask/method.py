@@ -12,7 +12,7 @@ from typing import Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from rolecast.methods.base import Method, MethodConfig, imitation
+from rolecast.methods.base import Method, MethodConfig, Most, Spoken, imitation
 from rolecast.methods.mask import replies, scoring
 from rolecast.methods.mask.replies import END, MOST_STEPS, Plan, Read
 from rolecast.methods.mask.scoring import Credit, moves, turn_key
@@ -83,6 +83,13 @@ class Mask(Method):
     @property
     def k(self) -> int:
         return self.config.k
+
+    @property
+    def most(self) -> Most:
+        turns, every = self.config.max_turns, self._answers_every_turn
+        said = {"planning": 1, "search": turns, "summary": turns, "update": turns, "answer": turns if every else 1}
+        probes = {} if every or self.config.rewards == "final" else {"answer": Spoken(turns - 1)}
+        return Most({role: Spoken(said[role]) for role in self.roles}, turns, probes=probes)
 
     @property
     def tags(self) -> frozenset[str]:

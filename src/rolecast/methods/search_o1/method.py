@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from rolecast.methods.base import Most, Spoken
 from rolecast.methods.registry import register
 from rolecast.methods.search_o1.state import NOTHING, RESULT, SEARCH, SearchO1State
 from rolecast.methods.search_o1.teacher import SearchO1Teacher
@@ -50,6 +51,11 @@ class SearchO1(Untrained, Transcript):
 
     def teacher(self, errors: TeacherErrors) -> Teacher:
         return SearchO1Teacher(errors, self.config.max_turns)
+
+    @property
+    def most(self) -> Most:
+        turns = self.config.max_turns
+        return Most({"reasoner": Spoken(1, turns + 1), "reader": Spoken(turns)}, turns)
 
     def state(self, question: str) -> SearchO1State:
         return SearchO1State(question)
