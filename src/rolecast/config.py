@@ -31,6 +31,7 @@ from rolecast.methods import registry
 from rolecast.methods.base import Method, MethodConfig
 from rolecast.methods.registry import make_method
 from rolecast.reading import describe, read_json, read_mapping
+from rolecast.rollout.engines.settings import EngineConfig, TransformersConfig
 from rolecast.schedule import Schedule, find
 from rolecast.teachers.base import TeacherErrors
 from rolecast.types import EXTERNAL, Slot, Stage, external
@@ -134,12 +135,6 @@ class JudgeConfig(Closed):
     model: str = Field("lexical", min_length=1)  # lexical, the rules of this package, or the name of the model that the judge service asks
     url: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # the judge service; the lexical judge needs none
     patience: float = Field(240.0, ge=0, json_schema_extra=HOW)  # seconds before an action stays unscored
-
-
-class EngineConfig(Closed):
-    name: Literal["transformers"] = "transformers"  # what samples
-    max_batch: int = Field(128, ge=1, json_schema_extra=SHAPE)  # rows in flight
-    in_flight: int = Field(256, ge=1, json_schema_extra=SHAPE)  # episodes in flight
 
 
 class StageConfig(Closed):
@@ -251,7 +246,7 @@ class RunConfig(Closed):
     # who speaks for a role in every stage, instead of the slot that the method gives it: frozen, or external:NAME
     cast: dict[str, Cast] = {}
     externals: dict[EndpointName, ExternalConfig] = {}  # OpenAI-compatible endpoints by name, for roles whose slot is external:NAME
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = TransformersConfig()
     learner: BackendConfig = Field(BackendConfig(), json_schema_extra=SHAPE)
     # who plays: the learner's own process, or rollout services
     rollouts: Literal["local", "workers"] = Field("local", json_schema_extra=SHAPE)

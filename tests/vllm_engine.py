@@ -1,0 +1,80 @@
+"""vLLM over the tiny Llama, where it can be imported: an interpreter of its own runs these tests (ROLECAST_VLLM_PYTHON)."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from rolecast.rollout.engines.settings import VllmConfig
+from rolecast.rollout.engines.vllm import VllmEngine
+from rolecast.types import Slot
+from rolecast.weights.canary import Canary, canary
+from rolecast.weights.placed import Placed
+from rolecast.weights.settings import LoraConfig
+from rolecast.weights.team import FROZEN, Casting, Team, assemble
+from tests.tiny import RENDERER, TOKENIZER, tiny_model
+
+HERE = importlib.util.find_spec("vllm") is not None
+CONTEXT = 300  # two blocks of the prefix cache, and room for replies
+CONFIG = VllmConfig(name="vllm", eager=True, max_batch=32, memory=0.1, seeds=True)
+LORA = LoraConfig(rank=4, alpha=16)
+
+
+needs_vllm = [
+    pytest.mark.slow, pytest.mark.skipif(not HERE, reason="vllm cannot be imported here; tests/contract/test_vllm.py starts an interpreter that can")
+]  # fmt: skip
+
+
+def llama(seed: int) -> LlamaForCausalLM:
+    return tiny_model(seed, scale=8.0, head_dim=32)  # vLLM's kernels for CPUs know no narrower head
+
+
+def saved(model: LlamaForCausalLM, folder: Path) -> Path:
+    model.save_pretrained(folder)
+    TOKENIZER.save_pretrained(folder)
+    return folder
+
+
+@contextmanager
+def running(engine: VllmEngine) -> Iterator[VllmEngine]:
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@contextmanager
+def one_model(folder: Path) -> Iterator[VllmEngine]:
+    """A whole model that speaks for the slot `shared`."""
+    model = llama(0)
+    with running(VllmEngine(CONFIG, RENDERER, CONTEXT, "float32")) as engine:
+        engine.load(Placed("v1", saved(model, folder), folder, {"shared": None}, {"shared": canary(model, TOKENIZER)}))
+        yield engine
+
+
+class Version:
+    """Adapters for some slots over one base, drawn anew from `seed`, as a learner writes them."""
+
+    def __init__(self, folder: Path, base: int, seed: int, slots: tuple[Slot, ...] = ("planner", "answerer")) -> None:
+        self.slots, self.base = slots, saved(llama(base), folder / f"base{base}")
+        self.folder, self.name = folder / f"v{base}.{seed}", f"run/0.{seed}"
+        self.team: Team = assemble(llama(base), TOKENIZER, Casting(frozenset({*slots, FROZEN}), slots), lora=LORA, seed=seed)
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for name, weight in self.team.named_parameters():
+                if "lora_B" in name:
+                    weight.normal_(0, 0.5)
+        self.team.save(slots, self.folder)
+
+    def placed(self, **other: Mapping[Slot, Path | None]) -> Placed:
+        adapters: dict[Slot, Path | None] = {slot: self.folder / "slots" / slot for slot in self.slots}
+        return Placed(self.name, self.base, self.base, {**adapters, FROZEN: None, **other.get("adapters", {})}, self.canaries())
+
+    def canaries(self) -> dict[Slot, Canary]:
+        return {slot: canary(self.team.model(slot), TOKENIZER) for slot in (*self.slots, FROZEN)}
