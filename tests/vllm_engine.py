@@ -31,8 +31,17 @@ needs_vllm = [
 ]  # fmt: skip
 
 
-def llama(seed: int) -> LlamaForCausalLM:
-    return tiny_model(seed, scale=8.0, head_dim=32)  # vLLM's kernels for CPUs know no narrower head
+def llama(seed: int, tied: bool = False) -> LlamaForCausalLM:
+    """With heads as wide as vLLM's kernels for CPUs want them, and attention that matters. `tied`: its head is its embeddings."""
+    model = tiny_model(seed, scale=8.0, head_dim=32)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.v_proj.weight.mul_(8.0)
+            layer.self_attn.o_proj.weight.mul_(8.0)
+    if not tied:
+        model.config.tie_word_embeddings = False
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() * 1.1)
+    return model
 
 
 def saved(model: LlamaForCausalLM, folder: Path) -> Path:
@@ -61,10 +70,10 @@ def one_model(folder: Path) -> Iterator[VllmEngine]:
 class Version:
     """Adapters for some slots over one base, drawn anew from `seed`, as a learner writes them."""
 
-    def __init__(self, folder: Path, base: int, seed: int, slots: tuple[Slot, ...] = ("planner", "answerer")) -> None:
-        self.slots, self.base = slots, saved(llama(base), folder / f"base{base}")
+    def __init__(self, folder: Path, base: int, seed: int, slots: tuple[Slot, ...] = ("planner", "answerer"), tied: bool = False) -> None:
+        self.slots, self.base = slots, saved(llama(base, tied), folder / f"base{base}{tied}")
         self.folder, self.name = folder / f"v{base}.{seed}", f"run/0.{seed}"
-        self.team: Team = assemble(llama(base), TOKENIZER, Casting(frozenset({*slots, FROZEN}), slots), lora=LORA, seed=seed)
+        self.team: Team = assemble(llama(base, tied), TOKENIZER, Casting(frozenset({*slots, FROZEN}), slots), lora=LORA, seed=seed)
         torch.manual_seed(seed)
         with torch.no_grad():
             for name, weight in self.team.named_parameters():

@@ -31,7 +31,7 @@ from rolecast.methods import registry
 from rolecast.methods.base import Method, MethodConfig
 from rolecast.methods.registry import make_method
 from rolecast.reading import describe, read_json, read_mapping
-from rolecast.rollout.engines.settings import EngineConfig, TransformersConfig
+from rolecast.rollout.engines.settings import EngineConfig, TransformersConfig, VllmHttpConfig, check_lora
 from rolecast.schedule import Schedule, find
 from rolecast.teachers.base import TeacherErrors
 from rolecast.types import EXTERNAL, Slot, Stage, external
@@ -334,6 +334,41 @@ class RunConfig(Closed):
             if isinstance(settings, TrainedConfig) and not settings.adapters and (left := sorted(set(stage.trained) - set(stage.merges))):
                 raise ValueError(f"stages.{stage.name}.adapters: its slot {left[0]!r} is not merged when it ends; leave adapters at true")
         return self
+
+    @model_validator(mode="after")
+    def _the_engine_can_play(self) -> RunConfig:
+        """What an engine that reads its weights itself can play of every stage, before anything is trained."""
+        if isinstance(self.engine, TransformersConfig):
+            return self
+        name = self.engine.name
+        if self.lockstep:
+            raise ValueError(
+                f"lockstep: a run repeats to the last bit, and {name} puts into one batch what arrives together; set lockstep to false, or "
+                "engine.name to transformers"
+            )
+        for stage in self.schedule:
+            settings = self.stages[stage.name]
+            if not isinstance(settings, PlayedConfig):
+                continue
+            if isinstance(self.engine, VllmHttpConfig):
+                raise ValueError(
+                    f"engine {name} serves what is trained, and stage {stage.name} wants its weights swapped; set engine.name to vllm"
+                )
+            spoken = self.method_in(stage).spoken
+            if self.model.lora is not None and (not isinstance(settings, TrainedConfig) or settings.adapters):
+                check_lora(self.engine, self.model.lora, spoken & set(stage.trained))
+            elif len(spoken) > 1 and set(stage.trained) & spoken:
+                raise ValueError(
+                    f"stage {stage.name} trains whole models, and {', '.join(sorted(spoken))} speak in it; vllm plays one model with adapters over "
+                    "it: set model.lora, or engine.name to transformers"
+                )
+        return self
+
+    @property
+    def sampled_in(self) -> str:
+        """The narrowest dtype between a token's log-prob and the trainer's."""
+        own = None if isinstance(self.engine, TransformersConfig) else self.engine.dtype
+        return "bfloat16" if "bfloat16" in (own, self.model.dtype) else "float32"
 
     @property
     def schedule(self) -> Schedule:

@@ -72,5 +72,7 @@ def _canary(told: Mapping[str, Any], slot: Slot, folder: Path) -> Canary:
     """Of the slot, or of the base where it has nothing of its own."""
     numbers = told["canaries"].get(slot) or told["canaries"].get(FROZEN)
     if numbers is None:
-        raise ArtifactError(f"{folder}: version {told['name']} has no canary of slot {slot}, so its weights cannot be verified; publish it again")
+        raise ArtifactError(
+            f"{folder}: version {told['name']} has no canary of slot {slot}, so its weights cannot be verified; publish it again"
+        )
     return Canary(tuple(numbers["ids"]), tuple(numbers["logprobs"]))

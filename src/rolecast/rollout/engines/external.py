@@ -115,6 +115,10 @@ class OwnEngine(Engine, Protocol):
 
     async def failed(self) -> Exception: ...
 
+    def close(self) -> None:
+        """Gives back what outlives its use: an engine in a process of its own."""
+        ...
+
 
 class Router:
     """`Engine`: a request goes to who speaks for its slot, an endpoint or the team's own engine.
@@ -153,6 +157,9 @@ class Router:
 
     async def failed(self) -> Exception:
         return await self._own.failed()
+
+    def close(self) -> None:
+        self._own.close()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 WINDOW = 24  # tokens that are decoded to look for a stop string; longer than any of them
 
 
-def cut(
-    ids: Sequence[int], stops: Sequence[str], ends: frozenset[int], decode: Callable[[Sequence[int]], str]
-) -> tuple[int, str, bool]:
+def cut(ids: Sequence[int], stops: Sequence[str], ends: frozenset[int], decode: Callable[[Sequence[int]], str]) -> tuple[int, str, bool]:
     """(how many of `ids` are the reply's, their text, whether they end with a stop). An engine may have sampled on."""
     count = next((number for number, id in enumerate(ids, 1) if id in ends), len(ids))
     text = decode(ids[:count])

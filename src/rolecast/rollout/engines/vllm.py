@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import logging
 import secrets
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -26,7 +27,7 @@ from rolecast.ports import Completion, GenerateRequest
 from rolecast.rollout.engines import vllm_api
 from rolecast.rollout.engines.settings import VllmConfig
 from rolecast.rollout.engines.stops import cut
-from rolecast.rollout.engines.vllm_adapters import check_adapter, check_count, check_ranks, room_for
+from rolecast.rollout.engines.vllm_adapters import check_adapter, check_count, check_ranks, room_for, silence
 from rolecast.rollout.render import Renderer
 from rolecast.types import Slot
 from rolecast.weights.canary import Canary, differs
@@ -35,7 +36,10 @@ from rolecast.weights.placed import Placed
 from rolecast.weights.versions import CanaryError
 
 log = logging.getLogger(__name__)
-GREEDY = {"temperature": 0.0, "top_p": 1.0, "seed": None, "stop": [], "stop_token_ids": [], "detokenize": False, "max_tokens": 1}
+TRIED = 4  # tokens: over several steps, so that slots meet in them
+PROBED: Mapping[str, Any] = {  # greedy
+    "temperature": 0.0, "top_p": 1.0, "seed": None, "stop": [], "stop_token_ids": [], "detokenize": False, "max_tokens": TRIED, "ignore_eos": True,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,7 @@ class VllmEngine:
         self._config, self._renderer, self._max_context, self._api = config, renderer, max_context, api
         self._dtype = config.dtype or dtype
         self._thread = LoopThread("vllm")
+        self._scratch = tempfile.TemporaryDirectory(prefix="rolecast-vllm-")
         self._llm: Any = None
         self._base: Path | None = None  # whose weights the engine holds
         self._room = _Room(0, 0)
@@ -117,7 +122,9 @@ class VllmEngine:
         ids, logprobs = tuple(reply.token_ids[:count]), self._api.sampled_logprobs(output)[:count]
         self.generated += len(reply.token_ids)
         if bad := [logprob for logprob in logprobs if not isfinite(logprob)]:
-            raise SamplingError(f"slot {request.slot!r}, version {self.version}: the log-prob of a sampled token is {bad[0]}; its weights diverged")
+            raise SamplingError(
+                f"slot {request.slot!r}, version {self.version}: the log-prob of a sampled token is {bad[0]}; its weights diverged"
+            )
         finish: Literal["stop", "length"] = "stop" if stopped or reply.finish_reason == "stop" else "length"
         return Completion(ids, logprobs, text, finish)
 
@@ -127,23 +134,33 @@ class VllmEngine:
 
     async def _load(self, placed: Placed) -> None:
         self._speaking = {}
-        adapters = {slot: folder for slot, folder in placed.adapters.items() if folder is not None}
-        self._refuse(placed, adapters)
+        if unknown := sorted(set(placed.adapters) - set(placed.canaries)):
+            raise CanaryError(f"version {placed.version} has no canary of slot {unknown[0]}, so its weights cannot be verified")
+        adapters = self._numbered(placed.adapters)
+        if self._llm is not None and adapters:
+            check_ranks({slot: check_adapter(folder, slot) for slot, folder in adapters.items()}, self._room.rank)
+            check_count(adapters, self._room.count)
         swapped = await self._place_base(placed, adapters)
-        speaking: dict[Slot, Any] = {}
         loaded: dict[Path, Any] = {}
-        for slot, folder in placed.adapters.items():
-            if folder is not None and folder not in loaded:
+        for slot, folder in adapters.items():
+            if folder not in loaded:
                 number = next(self._numbers)
                 loaded[folder] = self._api.adapter(f"{placed.version}:{slot}#{number}", number, folder)
                 await self._add(loaded[folder])
-            speaking[slot] = None if folder is None else loaded[folder]
-        for slot, lora in speaking.items():
-            await self._verify(placed, slot, lora, new=swapped or lora is not None)
+        speaking = {slot: loaded.get(adapters.get(slot, placed.base)) for slot in placed.adapters}
+        await self._verify(placed, speaking, swapped)
         for old in self._held - {lora.lora_int_id for lora in loaded.values()}:
             await self._llm.remove_lora(old)
             self._held.discard(old)
         self.version, self._speaking = placed.version, speaking
+
+    def _numbered(self, adapters: Mapping[Slot, Path | None]) -> dict[Slot, Path]:
+        """Those that vLLM is to load: where it does not tell the base from an adapter, the base gets one that says nothing."""
+        own = {slot: folder for slot, folder in adapters.items() if folder is not None}
+        if not own or self._api.tells_base_apart():
+            return own
+        silent = Path(self._scratch.name) / "silent"
+        return {slot: folder or silence(next(iter(own.values())), silent) for slot, folder in adapters.items()}
 
     async def _add(self, lora: Any) -> None:
         try:
@@ -152,19 +169,11 @@ class VllmEngine:
             raise EngineError(f"vLLM did not take the adapter in {lora.lora_path}: {' '.join(str(error).split())[:300]}") from error
         self._held.add(lora.lora_int_id)
 
-    def _refuse(self, placed: Placed, adapters: Mapping[Slot, Path]) -> None:
-        if unknown := sorted(set(placed.adapters) - set(placed.canaries)):
-            raise CanaryError(f"version {placed.version} has no canary of slot {unknown[0]}, so its weights cannot be verified")
-        if self._llm is None or not adapters:
-            return
-        check_ranks({slot: check_adapter(folder, slot) for slot, folder in adapters.items()}, self._room.rank)
-        check_count(adapters, self._room.count)
-
     async def _place_base(self, placed: Placed, adapters: Mapping[Slot, Path]) -> bool:
         """Whether the base's weights are new ones."""
         if self._llm is not None and self._base == placed.base:
             return False
-        if self._llm is not None and self._room.count and not self._api.generation().swaps_under_adapters:
+        if self._llm is not None and not self._api.swaps(self._llm, self._room.count > 0):
             self._shut()
         self._base = None
         if self._llm is None:
@@ -184,27 +193,40 @@ class VllmEngine:
         except RolecastError:
             raise
         except Exception as error:
-            raise EngineError(f"vLLM did not start with {placed.base}: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+            raise EngineError(
+                f"vLLM did not start with {placed.base}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            ) from error
 
-    async def _verify(self, placed: Placed, slot: Slot, lora: Any, new: bool) -> None:
-        """The engine's own log-probs, by the two ways that it computes them: anew, and over what its prefix cache holds.
+    async def _verify(self, placed: Placed, speaking: Mapping[Slot, Any], swapped: bool) -> None:
+        """vLLM's own log-probs of every slot, as it samples them and as it computes them anew.
 
-        A prompt is read from the cache in whole blocks, so the probe is repeated until it fills one; prompts that are scored never are.
+        All slots at once, since what a slot gets may be wrong in a batch with others alone. A prompt is read from the prefix cache in whole
+        blocks, so the probe is repeated until it fills some; prompts that are scored are never read from it. Scored one by one: two at once,
+        with adapters, end vLLM's engine core on CPUs.
         """
-        published = placed.canaries[slot]
-        length = min(2 * self._api.block_of(self._llm) + 1, self._max_context - 2)
-        probe = list(published.ids) * (length // len(published.ids) + 1)
-        probe = probe[: max(length, len(published.ids))]
-        key = f"canary:{placed.version}:{slot}"
-        read = await self._ask(probe, GREEDY, key, lora)
-        token, logprob = read.outputs[0].token_ids[0], self._api.sampled_logprobs(read)[0]
-        scored = await self._ask([*probe, token], {**GREEDY, "prompt_logprobs": 0, "skip_reading_prefix_cache": True}, key, lora)
-        found = self._api.prompt_logprobs(scored)
-        dtype = DTYPES[self._dtype]
-        if off := differs(Canary(published.ids, found[: len(published.ids) - 1]), published, dtype):
-            raise CanaryError(f"version {placed.version}, slot {slot}: log-probs of the canary prompt differ by {off:.1e} from those published")
-        if (new and read.num_cached_tokens) or differs(Canary((token,), (logprob,)), Canary((token,), found[-1:]), dtype):
-            raise CanaryError(f"version {placed.version}, slot {slot}: the prefix cache holds what earlier weights computed; reset it")
+        probes = {slot: self._probe(placed.canaries[slot]) for slot in speaking}
+        keys = {slot: f"canary:{placed.version}:{slot}" for slot in speaking}
+        read = await asyncio.gather(*(self._ask(probes[slot], PROBED, keys[slot], lora) for slot, lora in speaking.items()))
+        whole = [[*probe, *output.outputs[0].token_ids] for probe, output in zip(probes.values(), read, strict=True)]
+        scored = [await self._score(ids, keys[slot], speaking[slot]) for slot, ids in zip(speaking, whole, strict=True)]
+        for (slot, lora), sampled, anew in zip(speaking.items(), read, scored, strict=True):
+            published, said = placed.canaries[slot], self._api.sampled_logprobs(sampled)
+            about, dtype = f"version {placed.version}, slot {slot}", DTYPES[self._dtype]
+            if off := differs(Canary(published.ids, anew[: len(published.ids) - 1]), published, dtype):
+                raise CanaryError(f"{about}: log-probs of the canary prompt differ by {off:.1e} from those published")
+            if (swapped or lora is not None) and sampled.num_cached_tokens:
+                raise CanaryError(f"{about}: the prefix cache holds what earlier weights computed")
+            if off := differs(Canary((), said), Canary((), anew[-len(said) :]), dtype):
+                raise CanaryError(f"{about}: log-probs of what it samples differ by {off:.1e} from those of its weights")
+
+    def _probe(self, published: Canary) -> list[int]:
+        length: int = max(len(published.ids), min(2 * self._api.block_of(self._llm) + 1, self._max_context - TRIED - 1))
+        return (list(published.ids) * (length // len(published.ids) + 1))[:length]
+
+    async def _score(self, ids: Sequence[int], key: str, lora: Any) -> tuple[float, ...]:
+        """Log-probs of all ids but the first, each given the ones before it, computed anew."""
+        anew = {**PROBED, "max_tokens": 1, "prompt_logprobs": 0, "skip_reading_prefix_cache": True}
+        return tuple(self._api.prompt_logprobs(await self._ask(ids, anew, key, lora)))
 
     def close(self) -> None:
         """Ends the engine core, which gives its memory back."""
@@ -239,4 +261,3 @@ def arguments(config: VllmConfig, placed: Placed, rank: int, count: int, max_con
         # The new adapters are loaded before the old ones go, and those of versions between may still answer.
         given |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": count, "max_cpu_loras": count * (config.staleness + 2)}
     return given
-

@@ -7,14 +7,17 @@ its older versions read nothing at all (`lora_bias`, `rank_pattern`), so that an
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from rolecast.errors import InputError
-from rolecast.rollout.engines.settings import VllmConfig
+from rolecast.rollout.engines.settings import ENDS, VllmConfig
 from rolecast.types import Slot
 from rolecast.weights.adapters import CONFIG, WEIGHTS
 
@@ -25,7 +28,6 @@ OTHER = (
     "monteclora_config",
 )  # fmt: skip
 PLAIN = ("gaussian", "eva", "orthogonal")  # beginnings that leave the base as it is
-ENDS = frozenset({"embed_tokens", "lm_head", "wte", "embed_in", "embed_out", "word_embeddings", "output_layer"})
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM can make room for, and which all versions have
 
 
@@ -69,3 +71,12 @@ def check_adapter(folder: Path, slot: Slot) -> int:
     if found:
         raise InputError(f"slot {slot}: vLLM cannot play the adapter in {folder} for its {found[0]}; train a plain LoRA of linear layers")
     return int(told["r"])
+
+
+def silence(adapter: Path, folder: Path) -> Path:
+    """An adapter like that one, which changes nothing: with it the base has a number of its own in a batch."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(adapter / CONFIG, folder / CONFIG)
+    weights = load_file(adapter / WEIGHTS)
+    save_file({name: torch.zeros_like(tensor) if ".lora_B." in name else tensor for name, tensor in weights.items()}, folder / WEIGHTS)
+    return folder

@@ -35,7 +35,11 @@ class Generation:
     sampling: Mapping[str, Any] = field(default_factory=dict)  # parameters that this version has besides
 
 
-GENERATIONS = (Generation("0.24", False), Generation("0.32", True, {"watermarking": False}))
+LATER = {
+    "watermarking": False, "trace_decode_token_ids": None, "stream_interval": None, "prompt_logprob_token_ids": None,
+    "prompt_logprob_start": None,
+}  # fmt: skip
+GENERATIONS = (Generation("0.24", False), Generation("0.32", True, LATER))
 # Every parameter of sampling that is not the request's, as this engine wants it. Those that are None switch a feature off.
 FIXED: Mapping[str, Any] = {
     "n": 1, "top_k": 0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_tokens": 0,
@@ -43,6 +47,7 @@ FIXED: Mapping[str, Any] = {
     "spaces_between_special_tokens": True, "include_stop_str_in_output": True, "logit_bias": None, "allowed_token_ids": None,
     "bad_words": None, "structured_outputs": None, "skip_reading_prefix_cache": False, "thinking_token_budget": None,
     "repetition_detection": None, "extra_args": None, "logprob_token_ids": None,
+    "routed_experts_prompt_start": 0,
 }  # fmt: skip
 
 
@@ -87,6 +92,16 @@ def adapter(name: str, number: int, folder: Path) -> Any:
     return LoRARequest(lora_name=name, lora_int_id=number, lora_path=str(folder))
 
 
+def swaps(llm: Any, under_adapters: bool) -> bool:
+    """Whether a base's weights can take the place of the old ones. Version 0.24 looks for weights by the names that they have without
+    adapters; on CPUs a head that is tied to the embeddings is a packed copy, which stays as it was."""
+    if under_adapters and not generation().swaps_under_adapters:
+        return False
+    from vllm.platforms import current_platform
+
+    return not (current_platform.is_cpu() and llm.model_config.hf_config.tie_word_embeddings)
+
+
 async def swap(llm: Any, base: Path) -> bool:
     """Puts the weights in `base` in the place of the model's, and forgets keys and values of the old ones. Whether it did: not while
     requests are in flight."""
@@ -99,10 +114,8 @@ async def answer(llm: Any, ids: Sequence[int], parameters: Mapping[str, Any], ke
     from vllm.inputs import TokensPrompt
 
     prompt = TokensPrompt(prompt_token_ids=list(ids))
-    output = None
-    async for output in llm.generate(prompt, sampling(parameters), key, lora_request=lora):
-        pass
-    return output
+    outputs = [output async for output in llm.generate(prompt, sampling(parameters), key, lora_request=lora)]
+    return outputs[-1]
 
 
 def sampled_logprobs(output: Any) -> tuple[float, ...]:
@@ -115,6 +128,14 @@ def prompt_logprobs(output: Any) -> tuple[float, ...]:
     """Of each token of the prompt but the first."""
     ids = output.prompt_token_ids
     return tuple(entry[token].logprob if entry else -inf for token, entry in zip(ids[1:], list(output.prompt_logprobs)[1:], strict=True))
+
+
+def tells_base_apart() -> bool:
+    """Whether a request without an adapter is computed as one in a batch with others. vLLM's kernels for CPUs give it the last adapter
+    (they look up number -1)."""
+    from vllm.platforms import current_platform
+
+    return not current_platform.is_cpu()
 
 
 def block_of(llm: Any) -> int:
