@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +17,10 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from rolecast.rollout.engines.settings import VllmConfig
+from rolecast.rollout.engines.settings import VllmConfig, VllmHttpConfig
 from rolecast.rollout.engines.vllm import VllmEngine
+from rolecast.rollout.engines.vllm_api import ENVIRONMENT
+from rolecast.rollout.engines.vllm_http import VllmHttpEngine
 from rolecast.types import Slot
 from rolecast.weights.canary import Canary, canary
 from rolecast.weights.placed import Placed
@@ -87,3 +95,53 @@ class Version:
 
     def canaries(self) -> dict[Slot, Canary]:
         return {slot: canary(self.team.model(slot), TOKENIZER) for slot in (*self.slots, FROZEN)}
+
+
+FLAGS = (  # those of docs/engines.md, for a small model on a CPU
+    "--dtype=float32", "--enforce-eager", "--generation-config=vllm", "--logprobs-mode=processed_logprobs", "--enable-prefix-caching",
+    "--max-model-len=300", "--gpu-memory-utilization=0.1", "--enable-lora", "--max-loras=4", "--max-lora-rank=8",
+)  # fmt: skip
+
+
+@contextmanager
+def server(model: Path, log: Path) -> Iterator[str]:
+    """A vLLM server of `model`, at the address that is given, with what it said in `log`."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={model}", "--served-model-name=base", "--host=127.0.0.1",
+        f"--port={port}", *FLAGS,
+    ]  # fmt: skip
+    environment = {**os.environ, **ENVIRONMENT, "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "HF_HUB_OFFLINE": "1"}
+    with log.open("w") as said:
+        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+    try:
+        deadline = time.monotonic() + 240
+        while not _answers(f"http://127.0.0.1:{port}/health"):
+            assert process.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < deadline, "the server was not ready within 240 s"
+            time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def over_http(folder: Path) -> Iterator[VllmHttpEngine]:
+    """A server whose base speaks for the slot `shared`."""
+    model = llama(0)
+    with server(saved(model, folder / "model"), folder / "log") as url:
+        engine = VllmHttpEngine(VllmHttpConfig(name="vllm_http", url=url, model="base"), RENDERER, "float32")
+        placed = Placed("v1", folder / "model", folder / "model", {"shared": None}, {"shared": canary(model, TOKENIZER)})
+        engine.load(placed)
+        yield engine

@@ -19,7 +19,7 @@ from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.types import Slot
 from tests.endpoint import answering
 from tests.tiny import RENDERER, tiny_model
-from tests.vllm_engine import needs_vllm, one_model
+from tests.vllm_engine import needs_vllm, one_model, over_http
 
 QUESTIONS = ["Who is the mentor of Bak Bam?", "What is the twin of Gron Bak?", "Who?", "memory: a b c d e f g h"]
 
@@ -49,15 +49,21 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield engine
 
 
-VLLM = [pytest.param(name, marks=needs_vllm) for name in ("vllm", "routed to vllm")]
+@pytest.fixture(scope="module")
+def vllm_http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with over_http(tmp_path_factory.mktemp("served")) as engine:
+        yield engine
+
+
+VLLM = [pytest.param(name, marks=needs_vllm) for name in ("vllm", "vllm_http", "routed to vllm")]
 
 
 @pytest.fixture(params=["own", "external", "routed to own", "routed to external", *VLLM])
 def adapter(request: pytest.FixtureRequest, url: str) -> Adapter:
-    if request.param.endswith("vllm"):
-        engine = request.getfixturevalue("vllm")
+    if "vllm" in request.param:
+        engine = request.getfixturevalue(request.param.removeprefix("routed to "))
         engine.branches = 0
-        return Adapter(engine if request.param == "vllm" else Router(engine, {}), "shared")
+        return Adapter(Router(engine, {}) if request.param.startswith("routed") else engine, "shared")
     own = TransformersEngine({"shared": tiny_model(scale=8.0)}, RENDERER, 8, 128, "v1")
     external = ExternalEngine("far", ExternalConfig(url=url, model="m", patience=0), RENDERER)
     router = Router(own, {"external:far": external})
