@@ -23,6 +23,7 @@ from rolecast.config import STAGE_KINDS, RunConfig
 from rolecast.externals import ExternalConfig
 from rolecast.identity import part_of
 from rolecast.methods.registry import find, known
+from rolecast.rollout.engines.settings import TransformersConfig, VllmConfig, VllmHttpConfig
 
 HEAD = """# Configuration
 
@@ -53,6 +54,7 @@ class Row:
 
 def page() -> str:
     parts = [HEAD, *section("The run", RunConfig, ""), *section("An endpoint", ExternalConfig, "externals.NAME.")]
+    parts += section("Engine vllm", VllmConfig, "engine.") + section("Engine vllm_http", VllmHttpConfig, "engine.")
     for kind, model in STAGE_KINDS.items():
         parts += section(f"A stage of kind {kind}: {STAGES[kind]}", model, "stages.STAGE.")
     for name in known():
@@ -73,7 +75,8 @@ def rows(model: type[BaseModel], prefix: str, inherited: str = "result") -> Iter
         part = part_of(field) if inherited == "result" else inherited
         if model is RunConfig and name in ("method", "stages"):
             continue
-        inner = _model_in(field.annotation)
+        # What an engine can be are sections of the page; the table of the run has the one that there is by default.
+        inner = TransformersConfig if model is RunConfig and name == "engine" else _model_in(field.annotation)
         if inner is None:
             yield Row(prefix + name, values(field.annotation, field.metadata), default(field), meaning(model, name), CHANGES[part])
             continue

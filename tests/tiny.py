@@ -11,12 +11,12 @@ from rolecast.weights.team import Casting, Team, assemble
 from rolecast.world.tokenizer import demo_tokenizer
 
 
-def tiny_model(seed: int = 0, kv_heads: int = 2, scale: float = 1.0) -> LlamaForCausalLM:
+def tiny_model(seed: int = 0, kv_heads: int = 2, scale: float = 1.0, head_dim: int = 8) -> LlamaForCausalLM:
     """`scale` sharpens the distribution: a random model is close to uniform."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(TOKENIZER), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=kv_heads, max_position_embeddings=512, tie_word_embeddings=True, bos_token_id=None,
+        num_key_value_heads=kv_heads, head_dim=head_dim, max_position_embeddings=512, tie_word_embeddings=True, bos_token_id=None,
         eos_token_id=TOKENIZER.eos_token_id, pad_token_id=TOKENIZER.pad_token_id,
     )  # fmt: skip
     model = LlamaForCausalLM(config)

@@ -31,6 +31,7 @@ from rolecast.methods import registry
 from rolecast.methods.base import Method, MethodConfig
 from rolecast.methods.registry import make_method
 from rolecast.reading import describe, read_json, read_mapping
+from rolecast.rollout.engines.settings import EngineConfig, TransformersConfig, VllmHttpConfig, check_lora
 from rolecast.schedule import Schedule, find
 from rolecast.teachers.base import TeacherErrors
 from rolecast.types import EXTERNAL, Slot, Stage, external
@@ -134,12 +135,6 @@ class JudgeConfig(Closed):
     model: str = Field("lexical", min_length=1)  # lexical, the rules of this package, or the name of the model that the judge service asks
     url: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # the judge service; the lexical judge needs none
     patience: float = Field(240.0, ge=0, json_schema_extra=HOW)  # seconds before an action stays unscored
-
-
-class EngineConfig(Closed):
-    name: Literal["transformers"] = "transformers"  # what samples
-    max_batch: int = Field(128, ge=1, json_schema_extra=SHAPE)  # rows in flight
-    in_flight: int = Field(256, ge=1, json_schema_extra=SHAPE)  # episodes in flight
 
 
 class StageConfig(Closed):
@@ -254,7 +249,7 @@ class RunConfig(Closed):
     # who speaks for a role in every stage, instead of the slot that the method gives it: frozen, or external:NAME
     cast: dict[str, Cast] = {}
     externals: dict[EndpointName, ExternalConfig] = {}  # OpenAI-compatible endpoints by name, for roles whose slot is external:NAME
-    engine: EngineConfig = EngineConfig()
+    engine: EngineConfig = TransformersConfig()
     learner: BackendConfig = Field(BackendConfig(), json_schema_extra=SHAPE)
     # who plays: the learner's own process, or rollout services
     rollouts: Literal["local", "workers"] = Field("local", json_schema_extra=SHAPE)
@@ -342,6 +337,41 @@ class RunConfig(Closed):
             if isinstance(settings, TrainedConfig) and not settings.adapters and (left := sorted(set(stage.trained) - set(stage.merges))):
                 raise ValueError(f"stages.{stage.name}.adapters: its slot {left[0]!r} is not merged when it ends; leave adapters at true")
         return self
+
+    @model_validator(mode="after")
+    def _the_engine_can_play(self) -> RunConfig:
+        """What an engine that reads its weights itself can play of every stage, before anything is trained."""
+        if isinstance(self.engine, TransformersConfig):
+            return self
+        name = self.engine.name
+        if self.lockstep:
+            raise ValueError(
+                f"lockstep: a run repeats to the last bit, and {name} puts into one batch what arrives together; set lockstep to false, or "
+                "engine.name to transformers"
+            )
+        for stage in self.schedule:
+            settings = self.stages[stage.name]
+            if not isinstance(settings, PlayedConfig):
+                continue
+            if isinstance(self.engine, VllmHttpConfig):
+                raise ValueError(
+                    f"engine {name} serves what is trained, and stage {stage.name} wants its weights swapped; set engine.name to vllm"
+                )
+            spoken = self.method_in(stage).spoken
+            if self.model.lora is not None and (not isinstance(settings, TrainedConfig) or settings.adapters):
+                check_lora(self.engine, self.model.lora, spoken & set(stage.trained))
+            elif len(spoken) > 1 and set(stage.trained) & spoken:
+                raise ValueError(
+                    f"stage {stage.name} trains whole models, and {', '.join(sorted(spoken))} speak in it; vllm plays one model with adapters over "
+                    "it: set model.lora, or engine.name to transformers"
+                )
+        return self
+
+    @property
+    def sampled_in(self) -> str:
+        """The narrowest dtype between a token's log-prob and the trainer's."""
+        own = None if isinstance(self.engine, TransformersConfig) else self.engine.dtype
+        return "bfloat16" if "bfloat16" in (own, self.model.dtype) else "float32"
 
     @property
     def schedule(self) -> Schedule:

@@ -1,4 +1,4 @@
-"""`Engine` in this process, at an endpoint over HTTP, and behind the router that has both."""
+"""`Engine` in this process, by transformers and by vLLM, at an endpoint over HTTP, and behind the router that has both."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.types import Slot
 from tests.endpoint import answering
 from tests.tiny import RENDERER, tiny_model
+from tests.vllm_engine import needs_vllm, one_model, over_http
 
 QUESTIONS = ["Who is the mentor of Bak Bam?", "What is the twin of Gron Bak?", "Who?", "memory: a b c d e f g h"]
 
@@ -42,8 +43,27 @@ class Adapter:
     slot: Slot
 
 
-@pytest.fixture(params=["own", "external", "routed to own", "routed to external"])
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with one_model(tmp_path_factory.mktemp("model")) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def vllm_http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with over_http(tmp_path_factory.mktemp("served")) as engine:
+        yield engine
+
+
+VLLM = [pytest.param(name, marks=needs_vllm) for name in ("vllm", "vllm_http", "routed to vllm")]
+
+
+@pytest.fixture(params=["own", "external", "routed to own", "routed to external", *VLLM])
 def adapter(request: pytest.FixtureRequest, url: str) -> Adapter:
+    if "vllm" in request.param:
+        engine = request.getfixturevalue(request.param.removeprefix("routed to "))
+        engine.branches = 0
+        return Adapter(Router(engine, {}) if request.param.startswith("routed") else engine, "shared")
     own = TransformersEngine({"shared": tiny_model(scale=8.0)}, RENDERER, 8, 128, "v1")
     external = ExternalEngine("far", ExternalConfig(url=url, model="m", patience=0), RENDERER)
     router = Router(own, {"external:far": external})
@@ -128,7 +148,7 @@ def test_it_has_a_version_and_counts_branches(adapter: Adapter) -> None:
     assert adapter.engine.branches == 2
 
 
-@pytest.mark.parametrize("adapter", ["own", "routed to own"], indirect=True)
+@pytest.mark.parametrize("adapter", ["own", "routed to own", *VLLM], indirect=True)
 def test_a_slot_that_nobody_speaks_for_is_named(adapter: Adapter) -> None:
     wrong = replace(request(adapter, QUESTIONS[0]), slot="planner")
     with pytest.raises(KeyError, match="planner"):

@@ -27,6 +27,7 @@ COVERING: dict[str, tuple[str, ...]] = {
     "stages/rollout.py": ("unit/stages/test_rollout_stage.py",),
     "stages/sampling.py": ("unit/stages/test_sampling.py", "unit/stages/test_cast.py", *STAGES),
     "stages/evaluate.py": ("unit/stages/test_evaluate.py",),
+    "stages/playing.py": ("unit/stages/test_playing.py",),
     "stages/sft.py": ("unit/stages/test_sft.py",),
     "identity.py": ("unit/test_identity.py", "unit/stages/test_run.py"),
     "stages/run.py": (

@@ -63,7 +63,9 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("a profile keeps the question", "        profile.loses_beginning,\n", ""),
         ("test questions of the wrong split", 'load_questions(run, "test")', 'load_questions(run, "dev")'),
         ("episodes missing from a test unnoticed", 'shortfall(len(questions), done, f"evaluation of {stage}")', "pass"),
-        ("a finished team's speakers not used", "make_engine(c.engine, speakers,", "make_engine(c.engine, {},"),
+    ],
+    "stages/playing.py": [
+        ("a finished team's speakers not used", "model_engine(run.config, speakers,", "model_engine(run.config, {},"),
     ],
     "stages/sft.py": [
         ("SFT rate not taken from settings", "[replace(objective, lr=c.lr) for objective in stage.objectives]", "list(stage.objectives)"),
@@ -119,7 +121,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("a worker does not say what it searches", "EXTERNAL if self.config.retriever.kind == EXTERNAL else str(index)", "EXTERNAL"),
         ("a worker's own judge not told", "self._judged_by = judge.of(self.method.asks())", "pass"),
         ("patience of the config ignored by workers", "HttpRetriever(retriever_url, patience=config.retriever.patience)", "HttpRetriever(retriever_url)"),
-        ("a version's canary not asked", "        check_version(self._team, tokenizer, version.name, folder)\n", ""),
+        ("a version's canary not asked", "            check_version(self._team, tokenizer, version.name, folder)\n", ""),
     ],
     "stages/rollout.py": [
         ("dev questions prepared from samples", 'self.config.temperature if shard.split == "train" else 0.0', "self.config.temperature"),

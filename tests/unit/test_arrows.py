@@ -18,7 +18,7 @@ METHODS = [folder.name for folder in (ROOT / "methods").iterdir() if (folder / "
 LAYERS = [  # a module imports those of its own line and of the lines above
     "errors types seeding reading",
     "ports",
-    "leasing identity externals learner.settings rewards credit tags judge.kinds rollout.render world.grammar",
+    "leasing identity externals weights.settings rollout.engines.settings learner.settings rewards credit tags judge.kinds rollout.render world.grammar",
     "judge.evidence rollout.scheduler rollout.env wire.coordinator",
     "teachers.base",
     "methods.base",

@@ -21,8 +21,8 @@ from rolecast.agent.traces import Traces
 from rolecast.errors import InputError, RolecastError
 from rolecast.externals import read_externals
 from rolecast.installed import needing
+from rolecast.loops import LoopThread
 from rolecast.ports import Retriever, Store
-from rolecast.retriever.batching import LoopThread
 from rolecast.retriever.client import HttpRetriever
 from rolecast.service.app import make_app
 from rolecast.service.errors import Fault, Shape, kserve, openai, ours

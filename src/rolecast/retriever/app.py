@@ -15,7 +15,8 @@ from fastapi.responses import JSONResponse
 from prometheus_client import Counter, Histogram
 
 from rolecast.errors import InputError
-from rolecast.retriever.batching import Batcher, LoopThread
+from rolecast.loops import LoopThread
+from rolecast.retriever.batching import Batcher
 from rolecast.retriever.index import LocalRetriever
 from rolecast.retriever.settings import RetrieverSettings
 from rolecast.service.app import make_app

@@ -8,37 +8,16 @@ before any gets a second one: a long list delays others by one batch, not by all
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rolecast.service.errors import Overloaded
 from rolecast.types import Passage
 
 T = TypeVar("T")
 Search = Callable[[Sequence[str], int], Awaitable[list[list[Passage]]]]
-
-
-class LoopThread:
-    """A thread with an event loop, for coroutines that compute and seldom wait. A daemon: what hangs in it stops no exit."""
-
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
-
-    async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-    async def call(self, work: Callable[[], T]) -> T:
-        async def called() -> T:
-            return work()
-
-        return await self.run(called())
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
 
 
 @dataclass(eq=False, slots=True)

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -60,10 +60,11 @@ class _Loop:
         coordinator = HttpCoordinator(s.coordinator_url, self.key, patience=0)
         while not self._stopping():
             try:
-                worker = self._join(coordinator, name, work)
-                while worker is not None and not self._stopping():
-                    if not worker.work():
-                        self.over.wait(NAP)
+                with ExitStack() as stack:
+                    worker = self._join(coordinator, name, work, stack)
+                    while worker is not None and not self._stopping():
+                        if not worker.work():
+                            self.over.wait(NAP)
             except (Refused, InputError) as error:  # another run or attempt, or a mismatch: ask anew what the run is
                 self._say(logging.ERROR, error)
                 self.over.wait(5 * NAP)
@@ -77,7 +78,7 @@ class _Loop:
                 self.service.failure = error
                 raise
 
-    def _join(self, coordinator: HttpCoordinator, name: str, work: Path) -> Worker | None:
+    def _join(self, coordinator: HttpCoordinator, name: str, work: Path, stack: ExitStack) -> Worker | None:
         """A worker for the run that the coordinator serves now; None while it has no version yet."""
         info = coordinator.run_info()
         if info.version is None:
@@ -85,6 +86,7 @@ class _Loop:
             return None
         with needing("rollout"):
             team = RemoteTeam.of(info, self.settings.retriever_url, self.settings.judge_url, work)
+            stack.callback(team.close)
             team.meet()
             team.load(info.version)
         self.said = ""

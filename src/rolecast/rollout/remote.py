@@ -19,13 +19,15 @@ from rolecast.methods.registry import release
 from rolecast.ports import EXTERNAL, IndexInfo, Judge, JudgeInfo, Retriever, Store
 from rolecast.retriever.client import HttpRetriever
 from rolecast.rollout.collect import Collector
-from rolecast.rollout.engines.factory import make_engine
+from rolecast.rollout.engines.external import OwnEngine
+from rolecast.rollout.engines.factory import DiskEngine, disk_engine, model_engine, routed
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find
 from rolecast.store.uri import open_store
 from rolecast.types import Stage
 from rolecast.weights.adapters import is_adapter
 from rolecast.weights.models import DTYPES, read_model, read_tokenizer
+from rolecast.weights.placed import place_version
 from rolecast.weights.team import FROZEN, Casting, Team, assemble, slots_in
 from rolecast.weights.versions import base_of, check_version
 from rolecast.wire.coordinator import RunInfo
@@ -41,7 +43,8 @@ class RemoteTeam:
     """`meet` asks the services what they are. `load` fetches a version, checks its hashes and the canary of every slot, and only
     then lets it answer.
 
-    The base that training started from is fetched once: adapters are loaded over it, and it plays the frozen roles.
+    The base that training started from is fetched once: adapters are loaded over it, and it plays the frozen roles. Where the engine reads
+    weights from disk, it is vLLM's own log-probs that are held to the canaries.
     """
 
     config: RunConfig
@@ -55,6 +58,7 @@ class RemoteTeam:
     _judged_by: str = ""
     _loaded: TeamVersion | None = None
     _team: Team | None = None
+    _disk: DiskEngine | None = None
     _collector: Collector | None = None
     _renderer: Renderer | None = None
 
@@ -91,19 +95,19 @@ class RemoteTeam:
             return
         folder = self.store.fetch(version.artifact, self.work / version.artifact)
         before, self._loaded = self._loaded, None  # a slot takes the last one's place before its canary is known
-        if self._team is None:
-            self._team = self._assemble(folder)
-        else:
-            self._team.load(folder, slots_in(folder))
-        tokenizer = read_tokenizer(folder)
-        check_version(self._team, tokenizer, version.name, folder)
+        c, tokenizer = self.config, read_tokenizer(folder)
         self._renderer = Renderer(tokenizer, self.method.tags)
+        self._disk = self._disk or disk_engine(c, self._renderer)
+        if self._disk is not None:
+            self._disk.load(place_version(folder, self._base(folder), self.method.spoken))
+        else:
+            if self._team is None:
+                self._team = self._assemble(folder)
+            else:
+                self._team.load(folder, slots_in(folder))
+            check_version(self._team, tokenizer, version.name, folder)
         if self._collector is None:
-            c = self.config
-            speakers = {slot: self._team.speaker(slot) for slot in self.method.spoken}
-            engine = make_engine(
-                c.engine, speakers, self._renderer, c.model.max_context, version.name, c.lockstep, c.externals_of(self.method)
-            )
+            engine = routed(self._disk or self._models(version), self._renderer, c.externals_of(self.method))
             self._collector = Collector(
                 self.method, engine, self.retriever, self.judge, self._renderer, c.seed, c.model.max_context, c.engine.in_flight
             )
@@ -112,16 +116,34 @@ class RemoteTeam:
             shutil.rmtree(self.work / before.artifact, ignore_errors=True)
         self._loaded = version
 
+    def close(self) -> None:
+        """Gives back what its engine holds, before another team takes its place."""
+        if self._disk is not None:
+            self._disk.close()
+
+    def _models(self, version: TeamVersion) -> OwnEngine:
+        assert self._team is not None, "the team's models are loaded before their engine is made"
+        speakers = {slot: self._team.speaker(slot) for slot in self.method.spoken}
+        assert self._renderer is not None
+        return model_engine(self.config, speakers, self._renderer, version.name, self.config.lockstep)
+
+    def _base(self, folder: Path) -> Path | None:
+        """What the version's adapters belong to, fetched once; a whole model that is published alone needs none."""
+        slots = slots_in(folder)
+        if slots and not any(is_adapter(folder / "slots" / slot) for slot in slots) and self.method.spoken <= set(slots):
+            return None
+        key = base_of(folder)
+        return self.store.fetch(key, self.work / key)
+
     def _assemble(self, folder: Path) -> Team:
         """Over the base that the version names. Whole models that leave no role to the base need none."""
         slots = slots_in(folder)
         whole = not any(is_adapter(folder / "slots" / slot) for slot in slots)
         casting = Casting(self.method.spoken, trained=tuple(slots) if whole else (), frozen=FROZEN in self.method.spoken)
-        if whole and self.method.spoken <= set(slots):
+        start = self._base(folder)
+        if start is None:
             team = assemble(self._read(folder / "slots" / slots[0]), read_tokenizer(folder), casting, saved=folder)
         else:
-            key = base_of(folder)
-            start = self.store.fetch(key, self.work / key)
             team = assemble(self._read(start), read_tokenizer(folder), casting, start=start, saved=folder)
         team.requires_grad_(False)
         return team

@@ -17,17 +17,17 @@ from rolecast.evaluation.tasks import QA, Task
 from rolecast.evaluation.trace import trace
 from rolecast.ports import Retriever
 from rolecast.rollout.collect import Collector, Episode
-from rolecast.rollout.engines.factory import make_engine
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find_trained
 from rolecast.stages.belonging import require_own
 from rolecast.stages.budget import ever_trained
 from rolecast.stages.environment import environment_of
 from rolecast.stages.fixed import Found
+from rolecast.stages.playing import finished_engine
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run, working
 from rolecast.stages.services import open_judge, open_retriever
-from rolecast.stages.team import finished_team, load_questions, prepare_torch, require_model
+from rolecast.stages.team import load_questions, prepare_torch, require_model
 from rolecast.store.artifact import verify, writing
 from rolecast.types import Trajectory, Version
 
@@ -74,10 +74,8 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
     prepare_torch(c)
     of = find_trained(c.schedule, stage)
     method = c.method_in(of).whole()
-    team, speakers = finished_team(run, method, of)
-    renderer = Renderer(team.tokenizer, method.tags)
     version = str(Version(c.name, 0, 0, stage))
-    engine = make_engine(c.engine, speakers, renderer, c.model.max_context, version, c.lockstep, c.externals_of(method))
+    engine, renderer = finished_engine(run, method, of, version, lockstep=c.lockstep, externals=c.externals_of(method))
     collector = Collector(
         method, engine, around(open_retriever(run), renderer), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight,
         profile.loses_beginning,
@@ -86,7 +84,10 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
     if found is not None:
         questions = found.given_to(questions)
     bar = Progress(f"eval {stage}", len(questions))
-    done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], profile.sampling, "eval", bar.update)
+    try:
+        done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], profile.sampling, "eval", bar.update)
+    finally:
+        engine.close()
     shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
     cost, task = cost_of(done, ever_trained(c, of)), profile.task(tasks.together(method.measured or (of.task,)))
     done = profile.counted(done)

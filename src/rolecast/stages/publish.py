@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -18,7 +20,7 @@ from rolecast.errors import InputError
 from rolecast.leasing import Handshake
 from rolecast.methods.base import Method
 from rolecast.rollout.collect import Collector
-from rolecast.rollout.engines.factory import make_engine
+from rolecast.rollout.engines.factory import DiskEngine, disk_engine, model_engine, routed
 from rolecast.rollout.remote import handshake_of
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.rollouts import LocalTeam, Rollouts
@@ -28,8 +30,9 @@ from rolecast.stages.run import Run
 from rolecast.stages.services import open_judge, open_retriever
 from rolecast.stages.team import first_model, training_team
 from rolecast.store.artifact import writing
-from rolecast.types import Stage, Version
+from rolecast.types import Slot, Stage, Version
 from rolecast.weights.models import CPU
+from rolecast.weights.placed import place_version
 from rolecast.weights.team import Team, Weights
 from rolecast.weights.versions import KIND, write_version
 
@@ -48,7 +51,11 @@ class Publisher(Protocol):
 def open_publisher(run: Run, method: Method, stage: Stage, team: Team) -> Iterator[Publisher]:
     """By `rollouts` of the config: in this process with the stage's own team, or through a coordinator to workers."""
     if run.config.rollouts == "local":
-        yield _Local.open(run, method, stage, team)
+        local = _Local.open(run, method, stage, team)
+        try:
+            yield local
+        finally:
+            local.close()
         return
     if run.store is None:
         raise InputError("rollouts=workers needs a run in a store that workers reach; give the run as s3://bucket/prefix/NAME")
@@ -95,28 +102,56 @@ def local_rollouts(collector: Collector, run: str, handshake: Handshake) -> Roll
 @dataclass(slots=True)
 class _Local:
     run: Run
+    stage: Stage
     rollouts: Rollouts
     team: Team
     shared: bool  # whether `team` is the stage's own, and not a copy
+    disk: DiskEngine | None  # an engine that is given versions as files
+    spoken: frozenset[Slot]
 
     @classmethod
     def open(cls, run: Run, method: Method, stage: Stage, team: Team) -> _Local:
         c = run.config
         shared = not stage.trains or c.learner.name == "plain" or c.learner.zero < 3  # sharded parameters cannot sample by themselves
         sampled = team if shared else training_team(run, method, stage, None)
-        speakers = {slot: sampled.speaker(slot) for slot in method.spoken}
         renderer = Renderer(team.tokenizer, method.tags)
-        engine = make_engine(c.engine, speakers, renderer, c.model.max_context, lockstep=c.lockstep, externals=c.externals_of(method))
+        disk = disk_engine(c, renderer)
+        speakers = {slot: sampled.speaker(slot) for slot in method.spoken}
+        own = disk or model_engine(c, speakers, renderer, lockstep=c.lockstep)
+        engine = routed(own, renderer, c.externals_of(method))
         collector = Collector(
             method, engine, open_retriever(run), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight
         )
         handshake = handshake_of(c, method, renderer, "", "")  # whoever plays in this process has been looked at
-        return cls(run, local_rollouts(collector, c.name, handshake), sampled, shared)
+        return cls(run, stage, local_rollouts(collector, c.name, handshake), sampled, shared, disk, method.spoken)
 
     def publish(self, step: int, weights: Weights, rollback: int = 0) -> None:
         if not self.shared:
             self.team.load_state_dict(weights, strict=False)
-        self.rollouts.publish(Version(self.run.config.name, 0, step, rollback=rollback))
+        version = Version(self.run.config.name, 0, step, rollback=rollback)
+        if self.disk is not None:
+            self._place(self.disk, version, weights)
+        self.rollouts.publish(version)
+
+    def _place(self, disk: DiskEngine, version: Version, weights: Weights) -> None:
+        """Written, and read by the engine, which holds what it reads from then on."""
+        with tempfile.TemporaryDirectory(prefix="version-", dir=self.run.path) as written:
+            folder = Path(written)
+            write_version(self.team, self.stage.trained, version, weights, folder)
+            disk.load(place_version(folder, self._base(), self.spoken))
+
+    def _base(self) -> Path | None:
+        """What adapters belong to; a slot that is trained whole takes its place."""
+        if self.stage.trained and "adapter" not in self.team.place.values():
+            return None
+        if self.stage.start:
+            return self.run.model(self.stage.start)
+        _publish_base(self.run)
+        return self.run.base
+
+    def close(self) -> None:
+        if self.disk is not None:
+            self.disk.close()
 
 
 @dataclass(slots=True)

@@ -223,7 +223,7 @@ class Trainer:
             self.progress.idle += 1
             return numbers
         self.progress.idle = 0
-        gate = self.config.ratio_gate or (GATE if self.run.config.model.dtype == "float32" else NARROW_GATE)
+        gate = self.config.ratio_gate or (GATE if self.run.config.sampled_in == "float32" else NARROW_GATE)
         return {**numbers, **reinforce(self.learner, sampled.threads, sampled.units, sampled.examples, gate=gate)}
 
     def _sampled(self, step: int) -> tuple[Sampled | None, Metrics]:

@@ -11,13 +11,12 @@ from rolecast.agent.rewriter import rewriter as rewriting
 from rolecast.errors import InputError
 from rolecast.externals import ExternalConfig
 from rolecast.ports import Retriever
-from rolecast.rollout.engines.factory import make_engine
-from rolecast.rollout.render import Renderer
 from rolecast.schedule import Schedule, find, trained
+from rolecast.stages.playing import finished_engine
 from rolecast.stages.run import Run, open_run
 from rolecast.stages.services import open_retriever
-from rolecast.stages.team import finished_team, load_questions, prepare_torch
-from rolecast.types import endpoint_of, external
+from rolecast.stages.team import load_questions, prepare_torch
+from rolecast.types import Version, endpoint_of, external
 
 
 def open_agent(
@@ -32,14 +31,13 @@ def open_agent(
     prepare_torch(c)
     of = find(c.schedule, trained_stage(run, c.schedule, stage))
     method = c.method_in(of).whole()
-    team, speakers = finished_team(run, method, of)
     known = {**c.externals, **(externals or {})}
-    if rewriter and rewriter not in (*speakers, *map(external, known)):
-        there = ", ".join([*sorted(speakers), *map(external, sorted(known))])
+    if rewriter and rewriter not in (*method.spoken, *map(external, known)):
+        there = ", ".join([*sorted(method.spoken), *map(external, sorted(known))])
         raise InputError(f"{c.name} has no slot {rewriter!r} to rewrite with (--rewriter); there are {there}, and endpoints of --externals")
-    renderer = Renderer(team.tokenizer, method.tags)
     asked = method.endpoints | {name for name in [endpoint_of(rewriter)] if name}
-    engine = make_engine(c.engine, speakers, renderer, c.model.max_context, externals={name: known[name] for name in sorted(asked)})
+    endpoints = {name: known[name] for name in sorted(asked)}
+    engine, renderer = finished_engine(run, method, of, str(Version(c.name, 0, 0, of.name)), lockstep=False, externals=endpoints)
     role = rewriting(rewriter) if rewriter else None
     return Agent(c.name, method, engine, retriever or open_retriever(run), renderer, c.model.max_context, rewriter=role)
 

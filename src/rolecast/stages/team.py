@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -104,17 +104,23 @@ def training_team(run: Run, method: Method, stage: Stage, saved: Path | None, pl
     return assemble(base, tokenizer, casting_of(method, stage), start=folder, saved=saved, lora=lora, seed=c.seed)
 
 
-def finished_team(run: Run, method: Method, stage: Stage) -> tuple[Team, Speakers]:
+def other_base(stage: Stage, spoken: Collection[Slot]) -> bool:
+    """Whether frozen roles speak with another model than the stage's: it merged what it trained into its own."""
+    return FROZEN in spoken and stage.kind == "rl" and bool(stage.merges)
+
+
+def finished_team(run: Run, method: Method, stage: Stage, place: torch.device | None = None) -> tuple[Team, Speakers]:
     """The team of a stage that has ended, and who speaks for each slot. A frozen role is what it was in training: the stage's start."""
     require_model(run, stage.name)
     folder = run.model(stage.name)
     casting = casting_of(method, stage, training=False)
-    team = assemble(read_model(folder, DTYPES[run.config.model.dtype], device()), read_tokenizer(folder), casting, start=folder)
+    place = place or device()
+    team = assemble(read_model(folder, DTYPES[run.config.model.dtype], place), read_tokenizer(folder), casting, start=folder)
     speakers: dict[Slot, Callable[[], PreTrainedModel]] = {slot: team.speaker(slot) for slot in casting.spoken}
-    if FROZEN in casting.spoken and stage.kind == "rl" and stage.merges:
+    if other_base(stage, casting.spoken):
         if stage.start:
             require_model(run, stage.start)
-        base, tokenizer, start = start_of(run, stage, device())
+        base, tokenizer, start = start_of(run, stage, place)
         speakers[FROZEN] = assemble(base, tokenizer, Casting(), start=start).speaker(FROZEN)
     return team, speakers
 

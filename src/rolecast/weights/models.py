@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -35,3 +36,11 @@ def read_tokenizer(path: Path) -> PreTrainedTokenizerBase:
     except (OSError, ValueError) as error:
         raise InputError(f"the tokenizer in {path} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
     return tokenizer
+
+
+def end_tokens(path: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """Tokens that end a turn: the tokenizer's, and those that the model in `path` names, which may be several."""
+    named = next(file for name in ("generation_config.json", "config.json") if (file := path / name).is_file())
+    listed = json.loads(named.read_text()).get("eos_token_id")
+    ends = {tokenizer.eos_token_id, *(listed if isinstance(listed, list) else [listed])}
+    return frozenset(end for end in ends if end is not None)

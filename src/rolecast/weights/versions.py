@@ -28,17 +28,25 @@ class CanaryError(RolecastError):
     """A loaded version does not compute what was published."""
 
 
-def write_version(team: Team, slots: Collection[Slot], version: Version, weights: Mapping[str, Tensor], folder: Path, mirror: Team) -> None:
+def write_version(
+    team: Team, slots: Collection[Slot], version: Version, weights: Mapping[str, Tensor], folder: Path, mirror: Team | None = None
+) -> None:
     """`weights`: the trained ones by their names in the team, whose own may be shards. `folder` is an artifact in the making.
 
-    `mirror`: a team of the same form that reads back what was written, so a fault in writing is one that workers report. Where a
-    stage trains no `slots`, what comes with the base has canaries.
+    `mirror`: a team of the same form that reads back what was written, so a fault in writing is one that workers report. None takes the team's
+    own word for it. What comes with the base has canaries too, but where whole models take its place.
     """
     team.save(slots, folder, weights)
-    mirror.load(folder, slots)
-    canaries = {slot: asdict(canary(mirror.model(slot), mirror.tokenizer)) for slot in slots or sorted(mirror.place)}
+    if mirror is not None:
+        mirror.load(folder, slots)
+    canaries = {slot: asdict(canary((mirror or team).model(slot), team.tokenizer)) for slot in _probed(team, slots)}
     told = {"name": str(version), "base": version.base, "adapters": dict(version.adapters), "canaries": canaries}
     (folder / "team.json").write_text(json.dumps(told))
+
+
+def _probed(team: Team, slots: Collection[Slot]) -> list[Slot]:
+    beside = {slot for slot in team.place if slot not in team.heads} if not slots or "adapter" in team.place.values() else set()
+    return sorted({*slots, *beside})
 
 
 def read_version(folder: Path) -> dict[str, Any]:

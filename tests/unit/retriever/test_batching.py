@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rolecast.errors import InputError
-from rolecast.retriever.batching import Batcher, LoopThread
+from rolecast.loops import LoopThread
+from rolecast.retriever.batching import Batcher
 from rolecast.service.errors import Overloaded
 from rolecast.types import Passage
 

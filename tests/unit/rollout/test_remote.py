@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from rolecast.config import RunConfig, make_config
+from rolecast.errors import InputError
 from rolecast.judge.app import make_judge
 from rolecast.judge.settings import JudgeSettings
 from rolecast.learner.backends import trained_weights
@@ -18,12 +19,14 @@ from rolecast.methods.registry import judge_prompts
 from rolecast.retriever.app import make_retriever
 from rolecast.retriever.index import build_index
 from rolecast.retriever.settings import RetrieverSettings
+from rolecast.rollout import remote
 from rolecast.rollout.remote import RemoteTeam
 from rolecast.store.artifact import digest_of, writing
 from rolecast.store.local import LocalStore
 from rolecast.types import Passage, Version
 from rolecast.weights.adapters import is_adapter
 from rolecast.weights.canary import Canary, canary
+from rolecast.weights.placed import Placed
 from rolecast.weights.settings import LoraConfig
 from rolecast.weights.team import Team
 from rolecast.weights.versions import KIND, CanaryError, write_version
@@ -138,3 +141,69 @@ def test_a_worker_says_what_its_services_are(store: LocalStore, tmp_path: Path, 
     assert team.handshake.judge == " ".join(["model-a", *(f"{name}:{judge_prompts()[name]}" for name in asked)])
     assert team.handshake.config == config.fingerprint
     assert (team.retriever._client._patience, team.judge._client._patience) == (7, 9)  # type: ignore[attr-defined]
+
+
+class Disk:
+    """An engine that reads weights itself, and refuses what it is told to."""
+
+    def __init__(self) -> None:
+        self.version, self.branches, self.closed = "", 0, 0
+        self.given: list[Placed] = []
+        self.refuses = False
+
+    def load(self, placed: Placed) -> None:
+        if self.refuses:
+            raise CanaryError("its log-probs differ")
+        assert all(folder is None or is_adapter(folder) for folder in placed.adapters.values())
+        assert (placed.base / "config.json").is_file()
+        self.given.append(placed)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize("lora", [True, False])
+def test_an_engine_that_reads_its_weights_is_given_every_version_as_files(
+    store: LocalStore, tmp_path: Path, lora: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No model is loaded in this process: the engine's own log-probs are held to the published ones."""
+    disk = Disk()
+    monkeypatch.setattr(remote, "disk_engine", lambda config, renderer: disk)
+    team = team_of(store, tmp_path / "work", "extractive")
+    for step in (1, 2):
+        version, model = published(store, tmp_path, step, lora)
+        team.load(version)
+        given = disk.given[-1]
+        folder = tmp_path / "work" / version.artifact
+        assert given.version == version.name == team.collector.engine.version
+        assert given.adapters == {"shared": folder / "slots" / "shared" if lora else None}
+        assert given.base == (tmp_path / "work" / BASE if lora else folder / "slots" / "shared")
+        assert given.canaries["shared"].logprobs == pytest.approx(of(model).logprobs, abs=1e-5)
+        team.load(version)
+    assert len(disk.given) == 2
+    assert team._team is None
+    disk.refuses = True
+    bad, _ = published(store, tmp_path, 3, lora)
+    with pytest.raises(CanaryError):
+        team.load(bad)
+    disk.refuses = False
+    team.load(version)  # what it had is not believed to be there
+    assert len(disk.given) == 3
+    team.close()
+    assert disk.closed == 1
+
+
+def test_a_frozen_role_is_held_to_the_base_s_own_canary(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk()
+    monkeypatch.setattr(remote, "disk_engine", lambda config, renderer: disk)
+    version, _ = published(store, tmp_path, 1, lora=True)
+    team_of(store, tmp_path / "work", "model").load(version)
+    assert disk.given[0].adapters["frozen"] is None
+    assert disk.given[0].canaries["frozen"].logprobs == pytest.approx(canary(tiny_model(scale=5.0), TOKENIZER).logprobs, abs=1e-5)
+
+
+def test_whole_models_of_several_slots_are_refused(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "disk_engine", lambda config, renderer: Disk())
+    version, _ = published(store, tmp_path, 1, lora=False)
+    with pytest.raises(InputError, match=r"slot shared is a whole model, and so are others of frozen, shared; .* set model.lora"):
+        team_of(store, tmp_path / "work", "model").load(version)

@@ -23,7 +23,7 @@ from rolecast.stages.evaluate import evaluate
 from rolecast.stages.report import report
 from rolecast.stages.run import Run, create, seconds
 from rolecast.types import Action, Gold, Question, Stage, Thread, Trajectory
-from tests.tiny import tiny_team
+from tests.tiny import RENDERER
 
 SPLITS = {
     split: [Question(f"{split}{i}", "Which band is it?", Gold(("The The",))) for i in range(12)] for split in ("train", "dev", "test")
@@ -39,6 +39,11 @@ class Played:
     asked: list[tuple[list[tuple[str, int]], Sampling, str]] = field(default_factory=list)
     speakers: list[Any] = field(default_factory=list)
     methods: list[Any] = field(default_factory=list)
+    opened: list[Any] = field(default_factory=list)
+    closed: int = 0
+
+    def close(self) -> None:
+        self.closed += 1
 
     def collect(
         self, collector: Collector, episodes: Sequence[Episode], sampling: Sampling, phase: str, progress: Callable[[int], None]
@@ -58,16 +63,13 @@ class Played:
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     found = Played()
-    team = tiny_team()
-    speakers = {slot: team.speaker(slot) for slot in ("shared", "frozen")}
 
-    def make_engine(config: Any, given: Any, *rest: Any) -> Any:
-        assert given is speakers
-        return "the engine of the finished team"
+    def finished_engine(run: Run, method: Any, stage: Any, version: str, **how: Any) -> Any:
+        found.opened.append((stage.name, version))
+        return found, RENDERER
 
     monkeypatch.setattr(Collector, "collect", lambda *arguments: found.collect(*arguments))
-    monkeypatch.setattr(evaluate_stage, "finished_team", lambda run, method, stage: (team, speakers))
-    monkeypatch.setattr(evaluate_stage, "make_engine", make_engine)
+    monkeypatch.setattr(evaluate_stage, "finished_engine", finished_engine)
     monkeypatch.setattr(evaluate_stage, "require_model", lambda run, stage: None)
     monkeypatch.setattr(evaluate_stage, "prepare_torch", lambda config: None)
     monkeypatch.setattr(evaluate_stage, "open_retriever", lambda run: TableRetriever())
@@ -83,7 +85,9 @@ def run_of(folder: Path, config: RunConfig | None = None) -> Run:
 def test_test_questions_are_played_greedily_and_as_evaluation_by_the_finished_team(tmp_path: Path, played: Played) -> None:
     evaluate(run_of(tmp_path), "rl")
     assert played.asked == [([(f"test:test{i}", 0) for i in range(12)], Sampling(0.0), "eval")]
-    assert played.speakers == ["the engine of the finished team"]
+    assert played.speakers == [played]
+    assert played.opened == [("rl", "run/0.0")]
+    assert played.closed == 1  # what its engine holds is given back
 
 
 def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, played: Played) -> None:

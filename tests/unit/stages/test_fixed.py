@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from rolecast.stages.fixed import Found
 from rolecast.stages.run import Run, create
 from rolecast.store.artifact import writing
 from rolecast.types import Action, Gold, Question, Thread, Trajectory
-from tests.tiny import tiny_team
+from tests.tiny import RENDERER
 
 QUESTIONS = [Question(f"q{n}", f"Who is {n}?", Gold((f"name {n}",)), given={"kept": n}) for n in range(3)]
 ROWS = [{"id": f"q{n}", "golds": [f"name {n}"], "retrieved": [f"p{n}", "p9", f"p{n}"]} for n in range(4)]
@@ -78,10 +79,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
         said = Thread("t", "generator", "generator", turns=[Action("t#0", (1,), (0.0,), "v", "", "stop")])
         return [Trajectory("t", e.question, e.group, 0, "dac", 0, threads=[said], answer="x", retrieved=["a", "b"]) for e in episodes]
 
-    team = tiny_team()
     monkeypatch.setattr(Collector, "collect", collect)
-    monkeypatch.setattr(evaluate_stage, "finished_team", lambda run, method, stage: (team, {}))
-    for name in ("make_engine", "require_model", "prepare_torch", "open_retriever", "open_judge"):
+    engine = SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(evaluate_stage, "finished_engine", lambda *_, **how: (engine, RENDERER))
+    for name in ("require_model", "prepare_torch", "open_retriever", "open_judge"):
         monkeypatch.setattr(evaluate_stage, name, lambda *_: None)
     monkeypatch.setattr(evaluate_stage, "load_questions", lambda run, split: QUESTIONS)
     return seen

@@ -13,12 +13,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 from rolecast.errors import ExternalError, RolecastError
 from rolecast.externals import ExternalConfig
-from rolecast.ports import Completion, GenerateRequest
-from rolecast.rollout.engines.transformers import TransformersEngine
+from rolecast.ports import Completion, Engine, GenerateRequest
 from rolecast.rollout.render import Renderer
 from rolecast.service.client import JsonClient
 from rolecast.tags import trim
@@ -103,6 +102,24 @@ class ExternalEngine:
         return ExternalError(reason if reason.startswith(f"external:{self._name}") else f"external:{self._name} {reason}")
 
 
+class OwnEngine(Engine, Protocol):
+    """What plays a team's own slots."""
+
+    @property
+    def generated(self) -> int:
+        """Tokens sampled since the start."""
+        ...
+
+    @property
+    def failure(self) -> Exception | None: ...
+
+    async def failed(self) -> Exception: ...
+
+    def close(self) -> None:
+        """Gives back what outlives its use: an engine in a process of its own."""
+        ...
+
+
 class Router:
     """`Engine`: a request goes to who speaks for its slot, an endpoint or the team's own engine.
 
@@ -110,7 +127,7 @@ class Router:
     endpoint is live like one that waits for a retriever.
     """
 
-    def __init__(self, own: TransformersEngine, others: Mapping[Slot, ExternalEngine]) -> None:
+    def __init__(self, own: OwnEngine, others: Mapping[Slot, ExternalEngine]) -> None:
         self._own, self._others = own, others
         self._stack = AsyncExitStack()
 
@@ -140,6 +157,9 @@ class Router:
 
     async def failed(self) -> Exception:
         return await self._own.failed()
+
+    def close(self) -> None:
+        self._own.close()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:

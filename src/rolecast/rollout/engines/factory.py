@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from rolecast.config import EngineConfig
+from rolecast.config import RunConfig
 from rolecast.externals import ExternalConfig
+from rolecast.installed import needing
+from rolecast.rollout.engines.external import ExternalEngine, OwnEngine, Router
+from rolecast.rollout.engines.settings import TransformersConfig, VllmConfig
 from rolecast.rollout.engines.transformers import Models, TransformersEngine
 from rolecast.rollout.render import Renderer
 from rolecast.types import external
-
-if TYPE_CHECKING:  # its client is needed by those who have endpoints alone
-    from rolecast.rollout.engines.external import Router
+from rolecast.weights.placed import Placed
 
 
-def make_engine(
-    config: EngineConfig, models: Models, renderer: Renderer, max_context: int, version: str = "", lockstep: bool = False,
-    externals: Mapping[str, ExternalConfig] | None = None,
-) -> TransformersEngine | Router:  # fmt: skip
-    """`models`: a model for each slot, or what gives it for one forward pass. `externals`: the endpoints that roles speak through, by name."""
-    makers = {"transformers": TransformersEngine}
-    own = makers[config.name](models, renderer, config.max_batch, max_context, version, lockstep)
+class DiskEngine(OwnEngine, Protocol):
+    """An engine that reads weights from disk, and verifies what it read."""
+
+    def load(self, placed: Placed) -> None: ...
+
+
+def model_engine(config: RunConfig, models: Models, renderer: Renderer, version: str = "", lockstep: bool = False) -> OwnEngine:
+    """Over models of this process: one for each slot, or what gives it for one forward pass."""
+    assert isinstance(config.engine, TransformersConfig), "this engine reads its weights itself"
+    return TransformersEngine(models, renderer, config.engine.max_batch, config.model.max_context, version, lockstep)
+
+
+def disk_engine(config: RunConfig, renderer: Renderer) -> DiskEngine | None:
+    """None where models of this process speak. It plays nothing until it was given weights."""
+    if isinstance(config.engine, TransformersConfig):
+        return None
+    with needing("vllm"):
+        if isinstance(config.engine, VllmConfig):
+            from rolecast.rollout.engines.vllm import VllmEngine
+
+            return VllmEngine(config.engine, renderer, config.model.max_context, config.model.dtype)
+        from rolecast.rollout.engines.vllm_http import VllmHttpEngine
+
+        return VllmHttpEngine(config.engine, renderer, config.model.dtype)
+
+
+def routed(own: OwnEngine, renderer: Renderer, externals: Mapping[str, ExternalConfig]) -> OwnEngine:
+    """`own`, and the endpoints that roles speak through, by name."""
     if not externals:
         return own
-    from rolecast.rollout.engines.external import ExternalEngine, Router
-
     return Router(own, {external(name): ExternalEngine(name, endpoint, renderer) for name, endpoint in externals.items()})

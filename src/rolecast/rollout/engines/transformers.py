@@ -76,6 +76,9 @@ class TransformersEngine:
         assert self._failure is not None, "enter the engine first"
         return await asyncio.shield(self._failure)
 
+    def close(self) -> None:
+        """Its models are the caller's."""
+
     async def generate(self, request: GenerateRequest) -> Completion:
         if request.slot not in self._decoders:
             raise KeyError(f"no weights for slot {request.slot!r}; loaded: {', '.join(self._decoders)}")

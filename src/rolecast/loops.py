@@ -1,0 +1,34 @@
+"""An event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """For coroutines that compute and seldom wait, or that must outlive the loops of those who ask. A daemon: what hangs in it stops no exit."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def call(self, work: Callable[[], T]) -> T:
+        async def called() -> T:
+            return work()
+
+        return await self.run(called())
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """As `run`, for callers that are no coroutines, or that must not go on meanwhile."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)

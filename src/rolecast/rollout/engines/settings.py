@@ -1,0 +1,93 @@
+"""What a config says of the engine. Apart from the engines, so that reading a config needs neither torch nor vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+
+from rolecast.identity import HOW, SHAPE
+from rolecast.types import Slot
+from rolecast.weights.settings import LoraConfig
+
+
+class _Engine(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class TransformersConfig(_Engine):
+    """Hugging Face models in this process."""
+
+    name: Literal["transformers"] = "transformers"  # what samples
+    max_batch: int = Field(128, ge=1, json_schema_extra=SHAPE)  # rows in flight
+    in_flight: int = Field(256, ge=1, json_schema_extra=SHAPE)  # episodes in flight
+
+
+class VllmConfig(_Engine):
+    """vLLM, its engine core in a process of its own."""
+
+    name: Literal["vllm"]  # what samples
+    max_batch: int = Field(256, ge=1, json_schema_extra=SHAPE)  # requests in one step of vLLM
+    in_flight: int = Field(512, ge=1, json_schema_extra=SHAPE)  # episodes in flight
+    dtype: Literal["float32", "bfloat16"] | None = None  # of the sampler's weights; by default model.dtype
+    seeds: bool = False  # each request draws from its own seed; slower
+    memory: float = Field(0.85, gt=0, le=1, json_schema_extra=HOW)  # share of the GPU's memory that vLLM takes
+    eager: bool = Field(False, json_schema_extra=HOW)  # neither compiles nor captures graphs: starts sooner, samples slower
+    max_lora_rank: int | None = Field(
+        None, ge=1, json_schema_extra=HOW
+    )  # adapters of a higher rank are refused; by default the first ones'
+    max_loras: int | None = Field(None, ge=1, json_schema_extra=HOW)  # slots with adapters at once; by default as many as there are
+    staleness: int = Field(1, ge=0, json_schema_extra=HOW)  # versions before the newest whose adapters still answer
+
+
+class VllmHttpConfig(_Engine):
+    """A vLLM server, asked in token ids. It serves a trained team; nothing is trained on what it samples."""
+
+    name: Literal["vllm_http"]  # what samples
+    url: str = Field(json_schema_extra=HOW)  # the server's address, without /v1
+    model: str = Field(min_length=1, json_schema_extra=HOW)  # the base's name there
+    slots: dict[str, str] = Field({}, json_schema_extra=HOW)  # by slot, names of adapters that are served; others are loaded by their files
+    dtype: Literal["float32", "bfloat16"] | None = Field(None, json_schema_extra=HOW)  # of the server's weights; by default model.dtype
+    key_env: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # the environment variable that holds its key
+    in_flight: int = Field(256, ge=1, json_schema_extra=SHAPE)  # episodes in flight, and requests at once
+    timeout: float = Field(120.0, gt=0, json_schema_extra=HOW)  # seconds of one try
+    patience: float = Field(60.0, ge=0, json_schema_extra=HOW)  # seconds of trying before an episode is given up
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
+            raise ValueError("give an http(s) address without user, key or query; name a variable with the key in key_env")
+        return url.rstrip("/").removesuffix("/v1")
+
+
+def _name_of(given: Any) -> str:
+    """The engine that is meant: configs from before there were several name none."""
+    name = given.get("name", "transformers") if isinstance(given, dict) else getattr(given, "name", "transformers")
+    return f"({name})"
+
+
+ENDS = frozenset({"embed_tokens", "lm_head", "wte", "embed_in", "embed_out", "word_embeddings", "output_layer"})  # as models name them
+
+
+def check_lora(engine: VllmConfig, lora: LoraConfig, adapters: Collection[Slot]) -> None:
+    """Raises `ValueError` for adapters that vLLM does not play, before they are trained."""
+    if ends := sorted(ENDS & set(lora.targets if isinstance(lora.targets, list) else ())):
+        raise ValueError(f"model.lora.targets names {ends[0]}, and vLLM adapts neither embeddings nor heads; leave it out")
+    if engine.max_lora_rank is not None and lora.rank > engine.max_lora_rank:
+        raise ValueError(f"model.lora.rank is {lora.rank}, and engine.max_lora_rank {engine.max_lora_rank}; raise that")
+    if engine.max_loras is not None and len(adapters) > engine.max_loras:
+        raise ValueError(
+            f"{len(adapters)} slots have adapters ({', '.join(sorted(adapters))}), and engine.max_loras is {engine.max_loras}; raise that"
+        )
+
+
+EngineConfig = Annotated[
+    Annotated[TransformersConfig, Tag("(transformers)")]
+    | Annotated[VllmConfig, Tag("(vllm)")]
+    | Annotated[VllmHttpConfig, Tag("(vllm_http)")],
+    Discriminator(_name_of, custom_error_type="engine", custom_error_message="its name is transformers, vllm or vllm_http"),
+]
