@@ -58,7 +58,7 @@ class EmptyUpdateError(RolecastError):
 
 
 class DivergedError(RolecastError):
-    """The loss is no finite number, so an update would destroy the weights."""
+    """Losses or gradients are no finite numbers, so updates would destroy the weights; or such weights were to be saved."""
 
 
 class CollapseError(RolecastError):

@@ -24,8 +24,9 @@ class Surrogate:
 
 
 def log_ratio(logprob: Tensor, old: Tensor) -> Tensor:
-    """log π − log π_old, bounded."""
-    return (logprob - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    """log π − log π_old, bounded; NaN where one of them is not finite, which a bound would hide."""
+    difference = logprob - old
+    return difference.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).where(difference.isfinite(), torch.nan)
 
 
 def unit_mean(items: Tensor, unit: Tensor, units: int) -> Tensor:

@@ -26,6 +26,7 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("levels that do not nest are taken", "if home.setdefault(part, key) != key:", "if False:"),
     ],
     "losses.py": [
+        ("an infinite log-ratio hidden by its bound", ".where(difference.isfinite(), torch.nan)", ""),
         ("value clip gone", "bounded = old + (predicted - old).clamp(-clip, clip)", "bounded = predicted"),
         ("clip bounds swapped", "ratio.clamp(1 - clip[0], 1 + clip[1])", "ratio.clamp(1 - clip[1], 1 + clip[0])"),
         ("clipped where it loses", "gained = torch.minimum(plain, bounded)", "gained = torch.maximum(plain, bounded)"),
@@ -84,6 +85,7 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("targets in the order of rows", "found = found[order]", "pass"),
     ],
     "learner/step.py": [
+        ("log-probs that are no numbers learned from", "if reason := unsound(found.batch):", "if reason := \"\":"),
         ("KL in the reward times 0", "o.kl.coefficient * (old[action]", "0.0 * (old[action]"),
         ("no whitening", "whiten(advantage) if o.whiten else advantage", "advantage"),
         ("critic target = advantage", "{action: returns for action, (_, returns)", "{action: returns for action, (returns, _)"),
@@ -109,6 +111,8 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("optimizers remember weights that are gone", "            optimizer.reset()", "            pass"),
         ("a critic left out where weights are put back", "if missing := trained_weights(self.team).keys() - weights.keys():", "if missing := ():"),
         ("every slot resumes from one optimizer", "optimizer.load_state_dict(states[slot])", "optimizer.load_state_dict(next(iter(states.values())))"),
+        ("gradients of a refused slot kept", "self.optimizers[slot].clear()", "pass"),
+        ("moments that are no numbers saved", "        require_sound(states, self._ranks)\n", ""),
         ("frozen weights are published too", "for name, tensor in module.state_dict().items() if name not in frozen", "for name, tensor in module.state_dict().items()"),
     ],
     "weights/forward.py": [

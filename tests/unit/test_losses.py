@@ -99,6 +99,12 @@ def test_log_ratios_that_are_out_of_all_proportion_stay_finite() -> None:
     assert torch.isfinite(kl_k3(tensor(-1e4), tensor(0))).all()
 
 
+def test_a_log_ratio_of_what_is_not_finite_is_no_number() -> None:
+    """A bound would make e^-20 of a token that the policy holds for impossible, and the update would go on."""
+    inf = float("inf")
+    assert log_ratio(tensor(-inf, 0, inf, float("nan"), -inf), tensor(0, -inf, 0, 0, -inf)).isnan().all()
+
+
 def of_two_units(logprob: Tensor, old: Tensor, *advantage: float, clip: tuple[float, float] = (0.2, 0.2)) -> Surrogate:
     """Tokens 0, 2 and 3 are of unit 0, tokens 1 and 4 of unit 1."""
     return gspo(logprob, old, tensor(*advantage), torch.tensor([0, 1, 0, 0, 1]), 2, clip)

@@ -7,7 +7,7 @@ DeepSpeed averages instead; the factor is put back here, once. A backend trains 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rolecast.errors import InputError
+from rolecast.errors import DivergedError, InputError
 from rolecast.installed import needing
 from rolecast.learner.optimizer import SlotOptimizer, grouped, share_of_peak
 from rolecast.learner.ranks import Ranks
@@ -47,7 +47,7 @@ class Backend(Protocol):
         ...
 
     def step(self, numbers: Mapping[Slot, int]) -> dict[Slot, float]:
-        """One update of the slots in `numbers`, each with its number, counted from 0; other slots do not move.
+        """One update of the slots in `numbers`, each with its number, counted from 0; other slots do not move, and lose their gradients.
 
         Returns the norms of their gradients before clipping. A slot whose norm is not finite does not move either.
         """
@@ -89,6 +89,8 @@ class PlainBackend:
         for slot, number in numbers.items():
             self._ranks.sum_gradients(self.optimizers[slot].parameters)
             norms[slot] = self.optimizers[slot].step(number)
+        for slot in self.optimizers.keys() - numbers.keys():
+            self.optimizers[slot].clear()
         return norms
 
     def rate(self, slot: Slot, number: int) -> float:
@@ -105,9 +107,11 @@ class PlainBackend:
             optimizer.reset()
 
     def save(self, folder: Path) -> None:
+        states = {slot: optimizer.state_dict() for slot, optimizer in self.optimizers.items()}
+        require_sound(states, self._ranks)
         if self._ranks.first:
             folder.mkdir(parents=True, exist_ok=True)
-            torch.save({slot: optimizer.state_dict() for slot, optimizer in self.optimizers.items()}, folder / "optimizer.pt")
+            torch.save(states, folder / "optimizer.pt")
 
     def load(self, folder: Path) -> None:
         states = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu")
@@ -212,10 +216,30 @@ class DeepSpeedBackend:
         self._optimizer.state.clear()
 
     def save(self, folder: Path) -> None:
+        require_sound(list(self._optimizer.state.values()), self._ranks)  # its keys are tensors
         self._engine.save_checkpoint(str(folder), tag="state", exclude_frozen_parameters=True)
 
     def load(self, folder: Path) -> None:
         self._engine.load_checkpoint(str(folder), tag="state", load_module_strict=False)  # frozen weights are not in it
+
+
+def require_sound(state: Any, ranks: Ranks) -> None:
+    """Raises `DivergedError` on every rank where an optimizer's state, of which each may have a shard, is not finite on one of them."""
+    here = next((name for name, tensor in _tensors(state) if not torch.isfinite(tensor).all()), "")
+    if bad := {rank: name for rank, name in enumerate(ranks.gather(here)) if name}:
+        rank, name = next(iter(bad.items()))
+        raise DivergedError(
+            f"the optimizer's {name} is not finite on rank {rank}, so it is not saved; the last checkpoint is sound, lower the learning rate"
+        )
+
+
+def _tensors(state: Any, name: str = "state") -> Iterator[tuple[str, Tensor]]:
+    """Tensors of numbers in a nested state, by their place in it."""
+    if isinstance(state, Tensor) and state.is_floating_point():
+        yield name, state
+    elif isinstance(state, Mapping | list | tuple):
+        for key, value in state.items() if isinstance(state, Mapping) else enumerate(state):
+            yield from _tensors(value, f"{name}.{key}")
 
 
 def trained_weights(module: nn.Module) -> Weights:

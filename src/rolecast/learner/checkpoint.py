@@ -55,7 +55,7 @@ def save(folder: Path, step: int, learner: Learner, progress: Mapping[str, Any],
         learner.save(partial)
         if ranks.first:
             learner.team.save(learner.slots, partial, weights)
-            (partial / "progress.json").write_text(json.dumps(dict(progress)))
+            (partial / "progress.json").write_text(json.dumps(dict(progress), allow_nan=False))
     if ranks.leads_node:
         for old in _paths(folder)[:-keep] if ranks.first else _paths(folder, f"step-*.node-{ranks.node}")[:-keep]:
             shutil.rmtree(old)

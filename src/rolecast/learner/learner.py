@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from rolecast.learner.batch import Padded, TokenBatch, example_units, make_batch
 from rolecast.learner.cut import Cut, Micro, Minibatch, cut
 from rolecast.learner.packed import Packed
 from rolecast.learner.ranks import ALONE, Ranks
+from rolecast.learner.refusals import PATIENCE, Refusal
 from rolecast.learner.settings import PLAIN, BackendConfig, OptimizerConfig, Packing
 from rolecast.learner.tally import Metrics, Tally, mean_of
 from rolecast.learner.terms import Slopes, policy_loss, slopes_of, value_loss
@@ -27,12 +29,16 @@ from rolecast.types import Example, Objective, Slot, Thread, Unit
 from rolecast.weights.team import FROZEN, Team, Weights
 
 Pass = tuple[str, bool, Callable[[], torch.Tensor]]
-PATIENCE = 3  # updates in a row that a slot's gradient may be no finite number
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Learner:
-    """Trains the slots of `objectives`. `updates` counts the optimizer steps of each slot and drives its schedule."""
+    """Trains the slots of `objectives`. `updates` counts the optimizer steps of each slot and drives its schedule.
+
+    An update in which a loss, a ratio or a gradient's norm is not finite is not made, on any rank: it is counted, `keep` gets what it
+    would have learned from, and `PATIENCE` of them in a row of one slot raise `DivergedError`.
+    """
 
     objectives: tuple[Objective, ...]
     team: Team
@@ -44,6 +50,7 @@ class Learner:
     ranks: Ranks = ALONE
     updates: dict[Slot, int] = field(default_factory=dict)
     refused: dict[Slot, int] = field(default_factory=dict)  # updates in a row that were not finite
+    keep: Callable[[Refusal], None] | None = None  # called on the first rank
 
     def cut(
         self, objective: Objective, threads: Sequence[Thread], useful: Sequence[Unit], units: Sequence[Unit], lengths: Mapping[str, int],
@@ -119,14 +126,17 @@ class Learner:
             loss = loss_of()
             self.backend.backward(loss, last=place == len(passes) - 1)
             totals[name, of_policy] = totals.get((name, of_policy), 0.0) + loss.item()
-        for (name, of_policy), total in totals.items():
-            if not math.isfinite(total):
-                raise DivergedError(
-                    f"objective {name}: the loss of an update is {total}; the last checkpoint is sound, lower the learning rate"
-                )
-            if of_policy:
+        # A rank has its share of a loss alone, and all have to do the same: passes, and so their names, are alike on all of them.
+        bad = self.ranks.sum(np.array([not math.isfinite(total) for total in totals.values()], dtype=np.float64))
+        spoilt: dict[Slot, str] = {}
+        for ((name, of_policy), total), ranks in zip(totals.items(), bad, strict=True):
+            o = next(of.objective for of, _ in parts if of.objective.name == name)
+            if ranks:
+                slot = o.slot if of_policy or o.critic is None else o.critic.slot
+                spoilt[slot] = f"the loss of objective {name} is no finite number on {int(ranks)} of {self.ranks.world} ranks"
+            elif of_policy:
                 tallies[name].add("loss", total * self.ranks.world)  # the mean over ranks is the sum of their shares
-        self._step(parts, tallies, moved=bool(passes))
+        self._step(parts, tallies, spoilt, moved=bool(passes))
 
     def _passes(self, of: Cut, minibatch: Minibatch, tally: Tally) -> list[Pass]:
         """What is to be computed of one minibatch, in an order that is the same on every rank: objective, whether it trains
@@ -169,26 +179,37 @@ class Learner:
         tokens = np.flatnonzero(np.repeat(held, of.batch.row_lengths()) & of.batch.trained)
         return slopes_of(of.objective.policy, of.batch, logprob, tokens, tally if self.ranks.first else Tally())
 
-    def _step(self, parts: Sequence[tuple[Cut, Minibatch]], tallies: Mapping[str, Tally], moved: bool) -> None:
-        """The optimizer step of every slot that has rows; the others do not move. A schedule goes on with or without."""
+    def _step(self, parts: Sequence[tuple[Cut, Minibatch]], tallies: Mapping[str, Tally], spoilt: Mapping[Slot, str], moved: bool) -> None:
+        """The optimizer step of every slot that has rows and is not `spoilt`; the others do not move. A schedule goes on with or without."""
         of_slot = {of.objective.slot: tallies[of.objective.name] for of, _ in parts}
         critic_of = {of.objective.critic.slot: tallies[of.objective.name] for of, _ in parts if of.objective.critic}
         rows = {slot for of, minibatch in parts if minibatch for slot in of.objective.rates}
         numbers = {slot: self.updates.get(slot, 0) for slot in sorted(rows)}
-        for slot, norm in (self.backend.step(numbers) if moved else {}).items():
+        norms = self.backend.step({slot: number for slot, number in numbers.items() if slot not in spoilt}) if moved else {}
+        for slot, norm in {**norms, **dict.fromkeys(spoilt, math.nan)}.items():
             tally, prefix = (of_slot[slot], "") if slot in of_slot else (critic_of[slot], "critic/")
-            self.refused[slot] = 0 if math.isfinite(norm) else self.refused.get(slot, 0) + 1
-            if math.isfinite(norm):
-                tally.add(f"{prefix}grad_norm", norm)
             tally.add(f"{prefix}refused", float(not math.isfinite(norm)))
             tally.add(f"{prefix}lr", self.backend.rate(slot, numbers[slot]))
-            if self.refused[slot] >= PATIENCE:
-                raise DivergedError(
-                    f"slot {slot}: the gradient's norm was no finite number in {PATIENCE} updates in a row; none of them was applied, "
-                    "the last checkpoint is sound; lower the learning rate"
-                )
+            if math.isfinite(norm):
+                self.refused[slot] = 0
+                tally.add(f"{prefix}grad_norm", norm)
+            else:
+                self.refuse(slot, spoilt.get(slot, f"the gradient's norm is {norm}"), [of for of, _ in parts if slot in of.objective.rates])
         for slot in {*of_slot, *critic_of}:
             self.updates[slot] = self.updates.get(slot, 0) + 1
+
+    def refuse(self, slot: Slot, reason: str, batches: Sequence[Cut]) -> None:
+        """Notes that an update of the slot is not made. Every rank calls it. Raises `DivergedError` after too many in a row."""
+        self.refused[slot] = self.refused.get(slot, 0) + 1
+        refusal = Refusal(slot, self.updates.get(slot, 0), self.refused[slot], reason, batches)
+        log.warning("%s", refusal)
+        if self.keep is not None and self.ranks.first:
+            self.keep(refusal)
+        if self.refused[slot] >= PATIENCE:
+            raise DivergedError(
+                f"slot {slot}: {PATIENCE} updates in a row were not finite, the last because {reason}; none of them was applied, "
+                "the last checkpoint is sound; lower the learning rate"
+            )
 
     def _metrics(self, tallies: Mapping[str, Tally]) -> Metrics:
         """Under the objective's name where there are several."""
@@ -216,7 +237,7 @@ class Learner:
         self.backend.save(folder / "optimizer")
         if self.ranks.first:
             (folder / "learner.json").write_text(
-                json.dumps({"updates": self.updates, "world": self.ranks.world, "backend": self.backend.name})
+                json.dumps({"updates": self.updates, "refused": self.refused, "world": self.ranks.world, "backend": self.backend.name})
             )
 
     def load(self, folder: Path) -> None:
@@ -233,6 +254,7 @@ class Learner:
                 "learner and the ZeRO stage that it was written with"
             )
         self.updates = told["updates"]
+        self.refused = told.get("refused", {})
         self.backend.load(folder / "optimizer")
 
 

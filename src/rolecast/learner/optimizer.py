@@ -62,9 +62,14 @@ class SlotOptimizer:
                 for group in part.param_groups:
                     group["lr"] = peak * share_of_peak(self._config, number, self._updates)
                 part.step()
-            part.zero_grad(set_to_none=True)
+        self.clear()
         self._round()
         return norm
+
+    def clear(self) -> None:
+        """Forgets gradients."""
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
 
     @torch.no_grad()
     def _round(self) -> None:

@@ -13,6 +13,7 @@ from rolecast.errors import EmptyUpdateError, RatioGateError
 from rolecast.learner.batch import TokenBatch, action_lengths
 from rolecast.learner.cut import Cut
 from rolecast.learner.learner import Learner
+from rolecast.learner.refusals import unsound
 from rolecast.learner.tally import Metrics
 from rolecast.types import Example, Objective, Thread, Unit
 
@@ -45,7 +46,7 @@ def reinforce(
     """Trains on `units` and `examples`. All objectives are scored with the weights before the step, so their order is nothing.
 
     `gate`: the bound of the mean mismatch of freshly sampled tokens; None where they are not on-policy. Raises `RatioGateError`
-    beyond it, `EmptyUpdateError` if nothing carries a gradient.
+    beyond it, `EmptyUpdateError` if nothing carries a gradient. An objective whose log-probs or values are not finite is left out.
     """
     lengths = action_lengths(threads)
     cuts = []
@@ -57,8 +58,14 @@ def reinforce(
         if found is None:
             continue
         prefix = f"{objective.name}/" if len(learner.objectives) > 1 else ""
+        if reason := unsound(found.batch):
+            learner.refuse(objective.slot, reason, [found])
+            numbers[f"{prefix}refused"] = 1.0
+            continue
         numbers |= {prefix + name: value for name, value in _check(objective, found.batch, gate).items()}
         cuts.append(found)
+    if numbers and not cuts:
+        return numbers  # all of the step was refused
     if not cuts:
         raise EmptyUpdateError(
             f"objective {', '.join(o.name for o in learner.objectives)}: no unit has an advantage; every group's rewards are equal"

@@ -39,6 +39,7 @@ from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import MetricsLog, read_metrics
 from rolecast.stages.progress import Progress
 from rolecast.stages.publish import Publisher, open_publisher
+from rolecast.stages.refusals import keeping
 from rolecast.stages.run import Run
 from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled
 from rolecast.stages.segments import begin_segment
@@ -46,7 +47,7 @@ from rolecast.stages.stopping import Stopping, stopping
 from rolecast.stages.team import load_questions, training_team, write_model
 from rolecast.store.artifact import write_text, writing
 from rolecast.types import Example, Objective, Question, Stage, Thread, Trajectory, Unit
-from rolecast.weights.team import Weights
+from rolecast.weights.team import Weights, require_finite
 from rolecast.wire.coordinator import pack
 
 log = logging.getLogger(__name__)
@@ -148,6 +149,7 @@ class Trainer:
         )  # fmt: skip
         if resumed:
             resumed.restore(learner)
+        learner.keep = keeping(run, stage.name)
         state = TrainerState(**resumed.progress) if resumed else TrainerState()
         sampler = publisher = None
         if ranks.first:
@@ -207,8 +209,12 @@ class Trainer:
         return "steps" if done == self.config.steps else "solved" if self.progress.idle >= self.config.idle_steps else ""
 
     def publish(self, step: int) -> Weights:
-        """The weights as they are answer from now on. They are gathered here, once for all that a step does with them."""
+        """The weights as they are answer from now on. They are gathered here, once for all that a step does with them.
+
+        Raises `DivergedError` if they are not finite, before anybody has them.
+        """
         weights = self.learner.weights()
+        require_finite(weights, f"step {step}")
         if self.publisher is not None:
             self.publisher.publish(step, weights, self.progress.rollbacks)
         return weights

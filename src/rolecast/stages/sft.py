@@ -19,6 +19,7 @@ from rolecast.seeding import stream
 from rolecast.stages import checkpoints
 from rolecast.stages.metrics import MetricsLog
 from rolecast.stages.progress import Progress
+from rolecast.stages.refusals import keeping
 from rolecast.stages.run import Run
 from rolecast.stages.segments import begin_segment
 from rolecast.stages.stopping import stopping
@@ -46,6 +47,7 @@ def sft(run: Run, stage: Stage, ranks: Ranks) -> None:
     )  # fmt: skip
     if resumed:
         resumed.restore(learner)
+    learner.keep = keeping(run, stage.name)
     start = resumed.step if resumed else 0
     if ranks.first:
         begin_segment(run, stage.name, start)

@@ -25,7 +25,7 @@ from rolecast.types import TRAIN, Question, Slot, Stage
 from rolecast.weights.adapters import is_adapter, merge
 from rolecast.weights.canary import canary, differs
 from rolecast.weights.models import CPU, DTYPES, check_model, read_model, read_tokenizer
-from rolecast.weights.team import BASE, FROZEN, Casting, Team, assemble, slots_in
+from rolecast.weights.team import BASE, FROZEN, Casting, Team, assemble, require_finite, slots_in
 from rolecast.world.grammar import crowded_lexicon
 from rolecast.world.throwaway import CROWDED
 from rolecast.world.tokenizer import demo_tokenizer
@@ -160,6 +160,7 @@ def _merge(base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, stage: Sta
         shutil.copytree(trained / "slots" / slot, out / MERGED / slot)
     if apart is not None:
         shutil.copytree(apart, out / "slots" / BASE)
+    require_finite(base.state_dict(), f"the model of stage {stage.name}")
     base.save_pretrained(out)
     tokenizer.save_pretrained(out)
 

@@ -189,7 +189,7 @@ def require_finite(weights: Mapping[str, Tensor], what: str) -> None:
     for name, tensor in weights.items():
         if not torch.isfinite(tensor).all():
             raise DivergedError(
-                f"{what}: weight {name} is not finite, so it is not saved; the last checkpoint is sound, lower the learning rate"
+                f"{what}: weight {name} is not finite, so it is neither saved nor published; the last checkpoint is sound, lower the learning rate"
             )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from transformers import PreTrainedModel
 
 from rolecast.errors import ArtifactError, DivergedError, EmptyUpdateError, RatioGateError
 from rolecast.learner import checkpoint
+from rolecast.learner.backends import PlainBackend
 from rolecast.learner.batch import action_lengths
 from rolecast.learner.cut import Cut
 from rolecast.learner.learner import Learner, make_learner
@@ -30,6 +33,7 @@ from tests.tiny import RENDERER, tiny_model, tiny_team
 GSPO = Objective("o", "shared", 1e-3, "group", PolicyTerm("unit", (0.1, 0.1), over=UNITS_OF_GROUP), minibatches=2)
 PPO = Objective("o", "shared", 1e-3, "gae", PolicyTerm(), critic=ValueTerm("critic", 1e-2), minibatches=2)
 GRPO = replace(PPO, estimator="group", critic=None)
+KL = replace(GRPO, kl=KlTerm(0.1))
 GATE = 1e-4
 
 
@@ -132,10 +136,12 @@ def spoiled(threads: list[Thread], logprob: float, every: int) -> list[Thread]:
 
 @pytest.mark.parametrize("logprob", [math.nan, math.inf, -math.inf])
 def test_a_log_prob_that_is_no_number_does_not_pass_the_gate(logprob: float) -> None:
+    """It is no mismatch to be weighed: the update is left out."""
     learner = learner_of(GSPO)
+    before = copied(learner)
     threads = spoiled(threads_of(learner), logprob, 5)
-    with pytest.raises(RatioGateError):
-        reinforce(learner, threads, units_of(threads), gate=GATE)
+    assert reinforce(learner, threads, units_of(threads), gate=GATE) == {"refused": 1.0}
+    assert unchanged(learner, before)
 
 
 def test_one_token_far_off_is_caught_by_the_tail() -> None:
@@ -274,12 +280,112 @@ def test_weights_put_back_are_the_critics_too() -> None:
     assert unchanged(learner, before)
 
 
-def test_a_loss_that_is_no_number_ends_the_run_before_the_update() -> None:
-    learner = learner_of(SFT)
+@pytest.mark.parametrize("weight", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_leaves_its_update_out_and_too_many_end_the_run(weight: float) -> None:
+    learner, kept = learner_of(SFT), []
+    learner.keep = kept.append
     before = copied(learner)
-    with pytest.raises(DivergedError, match="objective sft: the loss of an update is nan"):
-        imitate(learner, [Example((5, 6, 7), (False, True, True), weight=float("nan"), tag="x")])
+    spoilt = Example((5, 6, 7), (False, True, True), weight=weight, tag="x")
+    sound = replace(spoilt, weight=1.0)
+    for _ in range(2):
+        assert imitate(learner, [spoilt])["refused"] == 1
     assert unchanged(learner, before)
+    assert learner.updates == {"shared": 2}  # the schedule goes on
+    assert imitate(learner, [sound])["refused"] == 0  # and the count begins anew
+    assert not unchanged(learner, before)
+    before = copied(learner)
+    for _ in range(2):
+        imitate(learner, [spoilt])
+    with pytest.raises(DivergedError, match="slot shared: 3 updates in a row were not finite, the last because the loss of objective sft"):
+        imitate(learner, [spoilt])
+    assert unchanged(learner, before)
+    assert [one.name for one in kept] == [f"update-{n:06d}.shared.{row}" for n, row in ((0, 1), (1, 2), (3, 1), (4, 2), (5, 3))]
+
+
+def test_what_a_refused_update_would_have_learned_from_can_be_looked_into(tmp_path: Path) -> None:
+    learner = learner_of(SFT)
+    learner.keep = lambda refusal: refusal.write(tmp_path)
+    imitate(learner, [Example((5, 6, 7), (False, True, True), weight=math.nan, tag="x")])
+    told = json.loads((tmp_path / "refusal.json").read_text())
+    assert told == {
+        "slot": "shared", "update": 0, "reason": "the loss of objective sft is no finite number on 1 of 1 ranks", "objectives": ["sft"]
+    }  # fmt: skip
+    batch = np.load(tmp_path / "sft.npz")
+    assert batch["ids"].tolist() == [5, 6, 7]
+    assert np.isnan(batch["imitation_weight"][1:]).all()
+
+
+@pytest.mark.parametrize(("column", "o"), [("old_logprob", GRPO), ("sampler_logprob", GRPO), ("ref_logprob", KL), ("value", PPO)])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_log_probs_and_values_that_are_no_numbers_leave_the_update_out(column: str, o: Objective, number: float) -> None:
+    learner, kept = learner_of(o), []
+    learner.keep = kept.append
+    threads = threads_of(learner)
+    before = copied(learner)
+    score = Learner.score
+
+    def spoiling(self: Learner, of: Cut) -> Cut:
+        found = score(self, of)
+        spoilt = getattr(found.batch, column).copy()
+        spoilt[np.flatnonzero(found.batch.trained)[3]] = number
+        return replace(found, batch=replace(found.batch, **{column: spoilt}))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Learner, "score", spoiling)
+        for _ in range(2):
+            assert reinforce(learner, threads, units_of(threads), gate=None) == {"refused": 1.0}
+        with pytest.raises(DivergedError, match=f"have no finite {column}"):
+            reinforce(learner, threads, units_of(threads), gate=1.0)  # nor is it a mismatch that a gate weighs
+    assert unchanged(learner, before)
+    assert len(kept) == 3
+    assert kept[0].reason.startswith("1 of ")
+    assert reinforce(learner, threads, units_of(threads))["refused"] == 0
+
+
+def test_a_ratio_that_is_no_number_is_not_hidden_by_its_bound() -> None:
+    """The log-prob of one token becomes −inf between scoring and update; the bounded ratio would be e^−20, and finite."""
+    learner = learner_of(GRPO)
+    threads = threads_of(learner)
+    before, forward = copied(learner), learner.backend.forward
+
+    def spoiling(*arguments: Any) -> Any:
+        logprob, entropy = forward(*arguments)
+        if torch.is_grad_enabled():
+            logprob = torch.cat([logprob[:-1], logprob[-1:] - math.inf])
+        return logprob, entropy
+
+    learner.backend.forward = spoiling  # type: ignore[method-assign]
+    assert reinforce(learner, threads, units_of(threads))["refused"] == 1
+    assert unchanged(learner, before)
+
+
+def test_a_learner_that_goes_on_counts_refused_updates_on(tmp_path: Path) -> None:
+    learner = learner_of(SFT)
+    spoilt = Example((5, 6, 7), (False, True, True), weight=math.nan, tag="x")
+    for _ in range(2):
+        imitate(learner, [spoilt])
+    learner.save(tmp_path)
+    again = learner_of(SFT)
+    again.load(tmp_path)
+    with pytest.raises(DivergedError):
+        imitate(again, [spoilt])
+
+
+def test_moments_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
+    learner = learner_of(SFT)
+    imitate(learner, [Example((5, 6, 7), (False, True, True), tag="x")])
+    assert isinstance(learner.backend, PlainBackend)
+    [part] = learner.backend.optimizers["shared"].parts
+    next(iter(part.state.values()))["exp_avg"].view(-1)[0] = math.inf
+    with pytest.raises(DivergedError, match=r"exp_avg is not finite on rank 0, so it is not saved"):
+        checkpoint.save(tmp_path, 1, learner, {}, keep=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_progress_that_is_no_number_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        checkpoint.save(tmp_path, 1, learner_of(SFT), {"score": math.nan}, keep=1)
+    assert checkpoint.newest(tmp_path) is None
 
 
 class Exploding:
@@ -303,7 +409,9 @@ def test_a_gradient_that_is_no_number_is_not_applied_and_too_many_end_the_run(sl
     after = learner.weights()
     assert all(torch.equal(after[name], before[name]) == (name in own) for name in own | {"heads.critic.bias"} if name in after)
     reinforce(learner, threads, units_of(threads))
-    with pytest.raises(DivergedError, match=f"slot {slot}: the gradient's norm was no finite number in 3 updates in a row"):
+    with pytest.raises(
+        DivergedError, match=f"slot {slot}: 3 updates in a row were not finite, the last because the gradient's norm is (inf|nan)"
+    ):
         reinforce(learner, threads, units_of(threads))
     explosion.on = False
     assert all(torch.isfinite(tensor).all() for tensor in learner.weights().values())
@@ -314,7 +422,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
     learner = learner_of(SFT)
     with torch.no_grad():
         next(learner.team.parameters())[0, 0] = math.nan
-    with pytest.raises(DivergedError, match="is not finite, so it is not saved"):
+    with pytest.raises(DivergedError, match="is not finite, so it is neither saved nor published"):
         learner.team.save(learner.slots, tmp_path, learner.weights())
 
 

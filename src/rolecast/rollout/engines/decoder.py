@@ -6,13 +6,13 @@ import asyncio
 import concurrent.futures
 import inspect
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from rolecast.errors import SamplingError
 from rolecast.ports import Completion, GenerateRequest
@@ -25,6 +25,8 @@ from rolecast.weights.supported import check_supported
 
 Promise = asyncio.Future[Completion] | concurrent.futures.Future[Completion]
 _STOP_WINDOW = 24  # tokens that are decoded to look for a stop string; longer than any of them
+# Bytes on a CPU, whose memory is everybody's: of keys and values, all slots together, and of what a prefill computes at once.
+CPU_CACHE, CPU_PREFILL = 3 * 2**29, 3 * 2**28
 
 
 @dataclass(slots=True)
@@ -39,6 +41,11 @@ class _Row:
     def length(self) -> int:
         return len(self.request.ids) + len(self.ids)
 
+    @property
+    def end(self) -> int:
+        """What its length may come to."""
+        return len(self.request.ids) + self.request.max_tokens
+
 
 def not_finite(model: PreTrainedModel) -> str:
     """Why a model gives logits that are no numbers, with the next step."""
@@ -50,9 +57,14 @@ def not_finite(model: PreTrainedModel) -> str:
 
 
 class Decoder:
-    """`model` gives the weights; it is called once for each forward pass, since slots may share a base with adapters in turns."""
+    """`model` gives the weights; it is called once for each forward pass, since slots may share a base with adapters in turns.
 
-    def __init__(self, model: Callable[[], PreTrainedModel], renderer: Renderer, max_batch: int, max_context: int) -> None:
+    `share` of what engines may reserve on a CPU is this decoder's: requests beyond it wait, as those beyond `max_batch` do.
+    """
+
+    def __init__(
+        self, model: Callable[[], PreTrainedModel], renderer: Renderer, max_batch: int, max_context: int, share: float = 1.0
+    ) -> None:
         self.queue: deque[tuple[GenerateRequest, Promise]] = deque()
         self.rows: list[_Row] = []
         self._model = model
@@ -61,7 +73,10 @@ class Decoder:
         first = model()
         check_supported(first, max_context)
         self._device = first.device
-        self._cache = StaticRows(first.config, max_batch, max_context, first.dtype, first.device)
+        self._on_cpu = first.device.type == "cpu"
+        limit = int(CPU_CACHE * share) if self._on_cpu else None
+        self._cache = StaticRows(first.config, max_batch, max_context, first.dtype, first.device, limit)
+        self._numbers = _numbers_per_token(first.config) * first.dtype.itemsize
         self._masks = AttentionMasks(first.config, first.dtype)
         self._ends = _end_tokens(first, renderer)
         # transformers renamed the argument in 5.2x; both names are in use in the versions that we support.
@@ -81,14 +96,45 @@ class Decoder:
     @torch.no_grad()
     def admit(self) -> int:
         """Prefills waiting requests into free rows, and samples the first token of each; returns how many were sampled."""
+        new = self._taken()
+        if new:
+            self._cache.reserve(len(self.rows) + len(new), max(row.length for row in new), live=len(self.rows))
+        for some in self._portions(new):
+            self._prefill(some)
+        return len(new)
+
+    def _taken(self) -> list[_Row]:
+        """The requests, in their order, for which there are rows and room up to their last token."""
         new: list[_Row] = []
+        longest = max((row.end for row in self.rows), default=0)
         while self.queue and len(self.rows) + len(new) < self._max_batch:
-            request, promise = self.queue.popleft()
+            request, promise = self.queue[0]
             if not promise.done():  # else its caller has gone
-                uniforms = np.random.Generator(np.random.PCG64(request.seed)).random(request.max_tokens).tolist()
-                new.append(_Row(request, promise, uniforms))
-        if not new:
-            return 0
+                row = _Row(request, promise, [])
+                longest = max(longest, row.end)
+                if not self._cache.fits(len(self.rows) + len(new) + 1, longest):
+                    break
+                row.uniforms = np.random.Generator(np.random.PCG64(request.seed)).random(request.max_tokens).tolist()
+                new.append(row)
+            self.queue.popleft()
+        return new
+
+    def _portions(self, rows: Sequence[_Row]) -> Iterator[list[_Row]]:
+        """Rows that are prefilled together: one at least, and no more than memory is set aside for."""
+        portion: list[_Row] = []
+        for row in rows:
+            width = max(one.length for one in (*portion, row))
+            # Beside what layers compute of a token, attention makes numbers of the mask: one for each place that it may look at.
+            needed = (len(portion) + 1) * width * (self._numbers + 4 * width)
+            if portion and self._on_cpu and needed > CPU_PREFILL:
+                yield portion
+                portion = []
+            portion.append(row)
+        if portion:
+            yield portion
+
+    def _prefill(self, new: list[_Row]) -> None:
+        """Computes what follows the prompts of `new`, which become the last rows, and samples it."""
         first = len(self.rows)
         lengths = torch.tensor([row.length for row in new])
         width = int(lengths.max())
@@ -99,7 +145,6 @@ class Decoder:
         logits = self._forward(ids, torch.arange(width)[None], lengths - 1, first, width)
         self.rows += new
         self._sample(logits, new)
-        return len(new)
 
     @torch.no_grad()
     def decode(self) -> int:
@@ -109,7 +154,9 @@ class Decoder:
             return 0
         places = torch.tensor([[row.length - 1] for row in self.rows])
         ids = torch.tensor([[row.ids[-1]] for row in self.rows])
-        logits = self._forward(ids, places, torch.zeros(len(self.rows), dtype=torch.long), 0, int(places.max()) + 1)
+        span = int(places.max()) + 1
+        self._cache.reserve(len(self.rows), span, live=len(self.rows))
+        logits = self._forward(ids, places, torch.zeros(len(self.rows), dtype=torch.long), 0, span)
         self._sample(logits, self.rows)
         return len(self.rows)
 
@@ -159,6 +206,12 @@ class Decoder:
         if not stopped and len(row.ids) < row.request.max_tokens:
             return None
         return Completion(tuple(row.ids), tuple(row.logprobs), self._renderer.decode(row.ids), "stop" if stopped else "length")
+
+
+def _numbers_per_token(config: PreTrainedConfig) -> int:
+    """That a layer holds of one token at most, about: in attention queries, keys and values for every head, or around the feed-forward."""
+    hidden = int(config.hidden_size)
+    return max(6 * hidden, 2 * hidden + 3 * int(getattr(config, "intermediate_size", None) or 4 * hidden))
 
 
 def _end_tokens(model: PreTrainedModel, renderer: Renderer) -> frozenset[int]:

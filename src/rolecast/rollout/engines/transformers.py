@@ -34,7 +34,8 @@ class TransformersEngine:
         self.generated = 0  # tokens sampled since the start
         self._lockstep = lockstep
         self._branches = 0
-        self._decoders = {slot: Decoder(_source(model), renderer, max_batch, max_context) for slot, model in models.items()}
+        share = 1 / max(1, len(models))
+        self._decoders = {slot: Decoder(_source(model), renderer, max_batch, max_context, share) for slot, model in models.items()}
         self._work = asyncio.Event()
         self._driver: asyncio.Task[None] | None = None
         self._failure: asyncio.Future[Exception] | None = None
