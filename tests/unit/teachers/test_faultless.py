@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rolecast.config import RunConfig, make_config
+from rolecast.config import RunConfig, load_config, make_config
 from rolecast.methods.base import Method
 from rolecast.methods.decor import Decor, DecorConfig
 from rolecast.methods.registry import find, known, make_method
@@ -114,3 +115,17 @@ def test_sft_draws_by_the_share_of_its_settings_and_blocks_stay_functions_of_the
     assert mixed not in (block(2), block(2, stop_early=1.0))
     block(1, stop_early=1.0, faultless=0.5)
     assert block(2, stop_early=1.0, faultless=0.5) == mixed
+
+
+@pytest.mark.parametrize("name", ["mask", "dac"])
+def test_the_demos_first_stop_is_mostly_an_error_and_all_facts_are_often_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A greedy model then makes the error, for RL to mend, and has read what comes after it."""
+    config = load_config(Path(str(find(name).preset())))
+    method, errors = make_method(config.method), config.sft("sft").errors
+    seen = Episodes(monkeypatch)
+    rows(method, errors, Renderer(demo_tokenizer(method.words, method.tags), method.tags), 2400)
+    needs = [t for t in seen.played.values() if t.question.hops > 1]
+    assert sum(t.searches == 1 for t in needs) / len(needs) > 0.5
+    late = [t for t in needs if t.question.hops == 4]
+    assert len(late) > 30
+    assert sum(t.searches >= 4 for t in late) / len(late) > 0.2
