@@ -82,6 +82,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("a later SFT draws what an earlier one drew", "number += config.steps_before(stage, BLOCK) // BLOCK", "number += 0"),
         ("a later SFT has no drills", "c.batch, number * BLOCK < c.drills\n    number += config.steps_before(stage, BLOCK) // BLOCK", "c.batch, (number + config.steps_before(stage, BLOCK) // BLOCK) * BLOCK < c.drills\n    number += config.steps_before(stage, BLOCK) // BLOCK"),
         ("the teacher never errs", "method.teacher(c.errors)", "method.teacher(type(c.errors)())"),
+        ("the teacher errs in every episode", "            faultless=c.errors.faultless,\n", ""),
     ],
     "identity.py": [
         ("settings of how it is run in the fingerprint", 'if part in parts}', "}"),

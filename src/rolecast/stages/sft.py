@@ -114,6 +114,7 @@ def draw_block(
     else:
         teacher = method.teacher(c.errors)
         rows = draw_turns(
-            method, teacher, renderer, config.seed, number, count, c.mix, config.model.max_context, world, stage.trained
+            method, teacher, renderer, config.seed, number, count, c.mix, config.model.max_context, world, stage.trained,
+            faultless=c.errors.faultless,
         )  # fmt: skip
     return deal(rows, c.batch, stream(config.seed, "deal", number))

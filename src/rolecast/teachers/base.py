@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class TeacherErrors(BaseModel):
-    """Probability of each error at each decision where it can be made."""
+    """Probability of each error at each decision where it can be made, and the share of SFT's episodes without any."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -50,6 +50,8 @@ class TeacherErrors(BaseModel):
     drop_node: float = Field(0.0, ge=0, le=1)  # leaves a search that is needed out of a plan
     skip_aggregates: float = Field(0.0, ge=0, le=1)  # plans no aggregates: searches feed the answer
     skip_point: float = Field(0.0, ge=0, le=1)  # leaves one of a node's key points out of its report
+    # share of SFT's episodes in which none of these errors is made, so that late states, which errors hide, are read often enough too
+    faultless: float = Field(0.0, ge=0, le=1)
 
 
 class Teacher(Protocol):

@@ -14,7 +14,7 @@ from rolecast.methods.base import Method
 from rolecast.rollout.env import EpisodeEnd
 from rolecast.rollout.render import Renderer
 from rolecast.seeding import stream
-from rolecast.teachers.base import Teacher, TeacherEnv, TeacherVoice
+from rolecast.teachers.base import Teacher, TeacherEnv, TeacherErrors, TeacherVoice
 from rolecast.types import Action, Example, Slot, Thread, Trajectory
 from rolecast.world.throwaway import COUNTERFACTUAL, ThrowawayRetriever, draw_throwaway
 
@@ -38,10 +38,11 @@ def throwaway_episode(
 
 def draw_turns(
     method: Method, teacher: Teacher, renderer: Renderer, seed: int, block: int, count: int, mix: Mapping[str, float], max_context: int,
-    world: str = COUNTERFACTUAL, slots: Collection[Slot] | None = None,
+    world: str = COUNTERFACTUAL, slots: Collection[Slot] | None = None, faultless: float = 0.0,
 ) -> list[Example]:  # fmt: skip
     """`count` turns of the teacher in roles that speak with `slots` (by default all), in the shares of `mix` (empty: as they come).
 
+    `faultless`: share of the episodes that the method's teacher without errors plays instead.
     `InputError` for a teacher of another method, or one that says what this one cannot read.
     """
     slots = {role.slot for role in method.roles.values()} if slots is None else slots
@@ -50,9 +51,11 @@ def draw_turns(
     wanted = {role: round(share * count) for role, share in mix.items()}
     if wanted:
         wanted[next(iter(wanted))] += count - sum(wanted.values())
+    flawless = method.teacher(TeacherErrors()) if faultless else teacher
     number = block << 20  # episodes are numbered within their block
     while len(rows) < count:
-        for thread in throwaway_episode(method, teacher, renderer, seed, number, max_context, world).threads:
+        speaks = flawless if is_faultless(seed, number, faultless) else teacher
+        for thread in throwaway_episode(method, speaks, renderer, seed, number, max_context, world).threads:
             if thread.slot not in slots:
                 continue
             _require_read(method, teacher, thread)
@@ -62,6 +65,11 @@ def draw_turns(
                     wanted[thread.role] -= 1
         number += 1
     return rows
+
+
+def is_faultless(seed: int, number: int, share: float) -> bool:
+    """Whether the episode is among the `share` without errors. From a stream of its own: worlds and errors of the others stay as they are."""
+    return share > 0 and stream(seed, "faultless", number).random() < share
 
 
 def _require_own(method: Method, slots: Collection[Slot]) -> None:

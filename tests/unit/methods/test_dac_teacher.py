@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
 from dac_episodes import dac
 from scripted import EMPLOYER, MAYOR, MENTOR, TWO_HOPS, passage
 
+from rolecast.config import load_config
+from rolecast.methods.dac import Dac
 from rolecast.methods.dac.state import DacState
 from rolecast.methods.dac.teacher import DacTeacher, steps
 from rolecast.rewards.text import exact_match
@@ -84,7 +87,7 @@ def test_it_stops_early_at_the_named_rate() -> None:
 
 def test_erring_as_in_the_preset_it_is_mostly_wrong(renderer: Renderer) -> None:
     """By the numbers of facts of the held-out questions, a quarter each; on the paper's three passages a search."""
-    errors = TeacherErrors(stop_early=0.65, wrong_relation=0.1, guess=0.3, abstain=0.15)
+    errors = load_config(Path(str(Dac.preset()))).sft("sft").errors
     for made, low, high in ((TeacherErrors(), 0.8, 1.0), (errors, 0.0, 0.4)):
         method = dac(observation_tokens=64, max_tokens=48)
         played = [throwaway_episode(method, method.teacher(made), RENDERER, 1, number, 512) for number in range(1, 1200, 2)]

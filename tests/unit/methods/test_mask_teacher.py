@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from mask_episodes import mask, states
 from scripted import EMPLOYER, MENTOR, TWO_HOPS
 
+from rolecast.config import load_config
 from rolecast.methods.mask import Mask
 from rolecast.methods.mask.state import NOTHING, UNKNOWN, MaskState, Searched, Step
 from rolecast.methods.mask.teacher import plan_of, sub_question
@@ -22,7 +24,7 @@ from rolecast.world.questions import draft_comparison
 from rolecast.world.tokenizer import demo_tokenizer
 
 EPISODES = 150
-DEMO = {"stop_early": 0.55, "add_instead": 0.35, "overwrite": 0.05, "wrong_relation": 0.1, "keep_distractors": 0.1}
+DEMO = load_config(Path(str(Mask.preset()))).sft("sft").errors.model_dump(exclude={"faultless"})
 
 
 @pytest.fixture(scope="module")

@@ -170,9 +170,14 @@ def test_teachers_play_on_worlds_like_the_runs_own(renderer: Renderer) -> None:
 
 def test_the_teacher_errs_as_the_settings_say(renderer: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:
     name = next(iter(TeacherErrors.model_fields))
-    config = config_of(errors={name: 0.375})
+    config = config_of(errors={name: 0.375, "faultless": 0.25})
     asked: list[Any] = []
     method: Any = SimpleNamespace(teacher=asked.append)
-    monkeypatch.setattr(sft_stage, "draw_turns", lambda *given: [Example((1,), (True,))] * given[5])
+
+    def draw(*given: Any, **named: Any) -> list[Example]:
+        asked.append(named)
+        return [Example((1,), (True,))] * given[5]
+
+    monkeypatch.setattr(sft_stage, "draw_turns", draw)
     draw_block(config, config.schedule[0], method, renderer, 0)
-    assert asked == [TeacherErrors(**{name: 0.375})]
+    assert asked == [TeacherErrors(**{name: 0.375, "faultless": 0.25}), {"faultless": 0.25}]
