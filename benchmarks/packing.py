@@ -93,11 +93,13 @@ class Way:
     team: Team
     micros: Sequence[Micro]
     sharing: bool | None
+    width: int = 0  # that every pack is filled up to; 0: a multiple of a block
 
     def rows(self, batch: TokenBatch, micro: Micro, device: torch.device) -> Padded | Packed:
         if self.sharing is None:
             return Padded.of(batch, micro.rows, device)
-        return Packed.of(batch, micro.rows, self.sharing, device)
+        pack = Packed.of(batch, micro.rows, self.sharing, device)
+        return pack.filled(self.width) if self.width else pack
 
     def step(self, batch: TokenBatch, device: torch.device) -> None:
         for micro in self.micros:
@@ -127,7 +129,8 @@ def step(arguments: argparse.Namespace, device: torch.device) -> None:
     model = model_of(arguments, device)
     sets, budget = list(batch.rows_of_units().values()), arguments.budget
     plain, compiled = Team(model, None), Team(model, None)  # type: ignore[arg-type]
-    compiled.compile_trunks()
+    compiled.compile_trunks(dynamic=not arguments.static)
+    width = budget if arguments.static else 0
     packed, shared = (packs(batch, sets, budget, together=False, sharing=sharing) for sharing in (False, True))
     ways = [
         Way("padded", plain, microbatches(batch, sets, budget, together=False), None),
@@ -135,7 +138,7 @@ def step(arguments: argparse.Namespace, device: torch.device) -> None:
         Way("shared", plain, shared, True),
     ]
     if not arguments.eager:
-        ways += [Way("packed, compiled", compiled, packed, False), Way("shared, compiled", compiled, shared, True)]
+        ways += [Way("packed, compiled", compiled, packed, False, width), Way("shared, compiled", compiled, shared, True, width)]
     times: dict[str, list[float]] = {way.name: [] for way in ways}
     peaks: dict[str, float] = {}
     for round_ in range(arguments.repeats + 1):  # the first one warms up
@@ -244,9 +247,9 @@ def main() -> None:
             asked.add_argument(f"--{name}", type=type(default) if default is not None else str, default=default)
         return asked
 
-    command(step, model=None, shape="{}", dtype=None, groups=8, members=8, prompt=1024, own="64:448", budget=32768, repeats=5).add_argument(
-        "--eager", action="store_true", help="compile nothing"
-    )
+    stepping = command(step, model=None, shape="{}", dtype=None, groups=8, members=8, prompt=1024, own="64:448", budget=32768, repeats=5)
+    stepping.add_argument("--eager", action="store_true", help="compile nothing")
+    stepping.add_argument("--static", action="store_true", help="compile for one width, and fill every pack up to the budget")
     command(fill, rows=512, lengths="64:1024", budget=32768)
     command(memory, tokens=32768, vocabulary=152000, width=576)
     command(ratio, budget=32768).add_argument("folders", nargs="+", type=Path)

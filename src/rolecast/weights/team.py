@@ -117,15 +117,18 @@ class Team(nn.Module):
         hidden, output = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
         return in_chunks(lambda part: head_logits(model, part, output), hidden, rows.index, rows.target, temperature, chunks)
 
-    def compile_trunks(self) -> None:
-        """From now on everything before a head runs compiled, for any width. Heads, and engines that share a model, run as they are."""
-        self._compiled = {}
+    def compile_trunks(self, dynamic: bool = True) -> None:
+        """From now on everything before a head runs compiled, for any width, or, not `dynamic`, once for each.
+
+        Heads, and engines that share a model, run as they are.
+        """
+        self._compiled, self._dynamic = {}, dynamic
 
     def _trunk(self, model: PreTrainedModel) -> Callable[..., Any]:
         if self._compiled is None:
             return cast(nn.Module, model.base_model)
         if id(model) not in self._compiled:
-            self._compiled[id(model)] = torch.compile(model.base_model, dynamic=True)
+            self._compiled[id(model)] = torch.compile(model.base_model, dynamic=self._dynamic)
         return self._compiled[id(model)]
 
     def trained(self, slot: Slot) -> list[tuple[str, nn.Parameter]]:

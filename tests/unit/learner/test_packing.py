@@ -25,6 +25,7 @@ from rolecast.learner.settings import OptimizerConfig, Packing
 from rolecast.types import Example, ImitationTerm, Objective, ValueTerm
 from rolecast.weights import attention
 from rolecast.weights.forward import CHUNK, in_chunks
+from rolecast.weights.settings import LoraConfig
 from rolecast.weights.team import FROZEN, Casting, Team
 from tests.architectures import SUPPORTED, random_model
 from tests.tiny import TOKENIZER, tiny_team
@@ -37,9 +38,9 @@ SFT = replace(OBJECTIVE, policy=None, imitation=ImitationTerm(1.0))
 Gradient = dict[str, Tensor]
 
 
-def learner_of(o: Objective, packing: Packing, max_tokens: int) -> Learner:
+def learner_of(o: Objective, packing: Packing, max_tokens: int, lora: LoraConfig | None = None) -> Learner:
     casting = Casting(frozenset({"shared"}), ("shared",), ("critic",) if o.critic else (), o.kl is not None)
-    team = tiny_team(casting, scale=8.0)
+    team = tiny_team(casting, scale=8.0, lora=lora)
     if o.critic:
         torch.manual_seed(1)
         torch.nn.init.normal_(cast(Tensor, team.heads["critic"].weight))
@@ -129,6 +130,31 @@ def test_packs_repeat_to_the_last_bit() -> None:
     finally:
         torch.use_deterministic_algorithms(False)
     assert all(torch.equal(gradient, other[name]) for name, gradient in one.items())
+
+
+@pytest.mark.parametrize("chunk", [None, 5])
+def test_an_adapter_learns_the_same_from_packs(chunk: int | None) -> None:
+    """One that has moved, so that both of its matrices have a gradient."""
+    found = []
+    for packing in ("off", "prefixes"):
+        learner = learner_of(replace(GSPO, kl=None), cast(Packing, packing), 64, LoraConfig(rank=4))
+        adapter = learner.team.trained("shared")
+        torch.manual_seed(2)
+        for _, parameter in adapter:
+            torch.nn.init.normal_(parameter, std=0.2)
+        if packing != "off" and chunk:
+            learner.team.chunk = chunk * learner.team.base.config.vocab_size
+        threads, units, _ = random_forest(0)
+        of = learner.cut(learner.objectives[0], threads, units, units, action_lengths(threads))
+        for micro in of.micros:
+            given = learner._rows(of.batch, micro)
+            chosen, _ = learner.team("shared", given)
+            (chosen * torch.from_numpy(np.sin(given.flat)).float()).sum().backward()
+        found.append({name: parameter.grad.clone() for name, parameter in adapter if parameter.grad is not None})
+    assert all(float(gradient.abs().max()) > 1e-2 for gradient in found[0].values())
+    assert len(found[0]) == len(learner.team.trained("shared"))
+    for name, gradient in found[0].items():
+        assert torch.allclose(found[1][name], gradient, atol=1e-5 * max(1.0, float(gradient.abs().max()))), name
 
 
 def test_an_update_says_how_full_its_packs_are_and_what_they_share() -> None:
