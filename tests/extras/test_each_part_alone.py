@@ -46,6 +46,8 @@ NEEDING = {
     "sft {run}": ("train", ""),
     "rl {run}": ("train", ""),
     "eval {run}": ("train", ""),
+    "export {run}": ("train", ""),
+    "plan {config}": ("train", ""),
     "report s3://bucket/runs/a": ("s3", ""),
     "data convert {parquet} --out converted": ("convert", ""),
 }

@@ -147,7 +147,9 @@ def engine_parts(config: RunConfig, stage: Stage, shape: Shape, shared: bool) ->
     """Of the engine that samples in this stage. `shared`: with the learner's own weights."""
     w, b = weights_of(config, stage, shape), BYTES[config.model.dtype]
     spoken = sorted(config.method_in(stage).spoken)
-    rows = getattr(config.engine, "max_batch", 0)
+    rows = getattr(config.engine, "max_batch", None)
+    if rows is None:  # a server's memory is its own
+        return []
     token = kv_bytes(shape, b)
     caches = len(spoken) if config.engine.name == "transformers" else 1  # each slot's decoder has a cache of its own
     change = "engine.max_batch"

@@ -17,7 +17,7 @@ from rolecast.planning.work import Work, asked_judge, work_of
 from rolecast.types import Stage
 
 GIB = 2**30
-PROCESS = 550 * 2**20  # bytes of a learner's process before it has a model: Python, torch, transformers (measured; docs/planning.md)
+PROCESS = 450 * 2**20  # bytes of a learner's process before it has a model: Python, torch, transformers (measured; docs/planning.md)
 VERSIONS = 3  # published versions in a store: two that stay, and one that is written
 
 
@@ -63,14 +63,15 @@ def make_plan(
         raise InputError(f"--gpus {gpus}: say how much memory each of them has, as --memory 80 (GiB)")
     shape, corpus, works = shape_of(config), corpus_of(config, passages), work_of(config)
     index = index_parts(config, corpus)
-    stages = [_stage(config, stage, shape, gpus, index) for stage in config.schedule]
+    there = int(memory * GIB) if memory is not None else own_memory()
+    stages = [_stage(config, stage, shape, gpus, there, index) for stage in config.schedule]
     return Plan(
-        config.name, gpus, int(memory * GIB) if memory is not None else own_memory(), shape, stages, corpus, works, asked_judge(config),
+        config.name, gpus, there, shape, stages, corpus, works, asked_judge(config),
         seconds_of(config, works, rates), rates if isinstance(rates, Measured) else None,
     )  # fmt: skip
 
 
-def _stage(config: RunConfig, stage: Stage, shape: Shape, gpus: int, index: Sequence[Part]) -> StagePlan:
+def _stage(config: RunConfig, stage: Stage, shape: Shape, gpus: int, memory: int, index: Sequence[Part]) -> StagePlan:
     settings = config.stages[stage.name]
     trains = isinstance(settings, TrainedConfig) and bool(settings.steps) and not settings.model
     samples = stage.kind == "rollout" or (stage.kind == "rl" and trains)
@@ -78,9 +79,20 @@ def _stage(config: RunConfig, stage: Stage, shape: Shape, gpus: int, index: Sequ
     if samples and config.rollouts == "local":
         # A shard cannot sample by itself, and vLLM has the weights in a process of its own.
         shared = trains and config.engine.name == "transformers" and not (config.learner.name == "deepspeed" and config.learner.zero == 3)
-        parts += engine_parts(config, stage, shape, shared)
+        parts += _share(config, engine_parts(config, stage, shape, shared), memory)
     parts = [*parts, Part("process", PROCESS, "Python and its libraries", "", "host"), *(index if samples else [])]
     return StagePlan(stage.name, trains, parts if gpus else on_host(parts), _disk(config, stage, shape) if trains else 0)
+
+
+def _share(config: RunConfig, parts: list[Part], memory: int) -> list[Part]:
+    """vLLM takes a share of a GPU whatever it needs, which must hold its weights and one whole context; more of them wait for room."""
+    share = getattr(config.engine, "memory", None)
+    if share is None:
+        return parts
+    *weights, cache = parts
+    least = sum(part.bytes for part in weights) + cache.bytes // cache.now
+    what = f"{share} of {memory / GIB:.1f} GiB; weights and one context need {least / GIB:.2f}, the whole batch's cache {cache.bytes / GIB:.2f}"
+    return [Part("engine: its share", max(least, int(share * memory)), what, "engine.memory")]
 
 
 def _disk(config: RunConfig, stage: Stage, shape: Shape) -> int:

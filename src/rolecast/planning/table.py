@@ -22,6 +22,8 @@ def table(plan: Plan) -> str:
         lines += ["", f"memory, stage {stage.name}" + ("" if stage.trained else " (trains nothing)"), *_parts(stage.parts, plan.gpus)]
     lines += ["", "work, at most", *_works(plan.works, plan)]
     lines += ["", f"disk: {plan.disk / GIB:.2f} GiB of checkpoints, versions and models, without data, index and records"]
+    if not plan.gpus:
+        lines.append("glibc's allocator may hold more than is in use; MALLOC_MMAP_THRESHOLD_=65536 keeps it to that (docs/planning.md)")
     return "\n".join(lines)
 
 

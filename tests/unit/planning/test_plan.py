@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,6 +119,21 @@ def test_what_no_number_makes_fit_is_told(large: Path) -> None:
 def test_a_context_that_is_longer_than_a_micro_batch_is_what_to_change() -> None:
     with pytest.raises(TooLargeError, match=r"change model\.max_context from 262,144 to "):
         require_fits(make_plan(config_of(model={"max_context": 2**18}, rollouts="workers"), 0, 2))
+
+
+def test_vllm_takes_its_share_of_a_gpu(large: Path) -> None:
+    """Half of 80 GiB, or what weights and one context need: 8.03 · 10⁹ × 2 and 2048 × 131,072 bytes."""
+    given = {
+        "model": {"path": str(large), "dtype": "bfloat16", "max_context": 2048},
+        "stages": {"sft": {"steps": 0}, "rl": {"max_tokens": 2048}},
+    }
+    config = config_of(learner={"name": "deepspeed", "zero": 3}, **given)
+    for share, taken in ((0.5, 40 * GIB), (0.1, 8_030_261_248 * 2 + 2048 * 131_072)):
+        engine = SimpleNamespace(name="vllm", max_batch=256, memory=share)
+        found = parts_of(make_plan(config.model_copy(update={"engine": engine}), 8, 80))
+        assert {name: part for name, part in found.items() if name.startswith("engine")} == {"engine: its share": (taken, "device")}
+    served = make_plan(config.model_copy(update={"engine": SimpleNamespace(name="vllm_http")}), 8, 80)
+    assert not any(name.startswith("engine") for name in parts_of(served))
 
 
 def test_an_index_that_does_not_fit_is_one_of_the_parts() -> None:

@@ -131,11 +131,27 @@ def test_adapters_name_the_model_that_the_run_began_with_where_it_is_their_base(
         assert {voice["model"] for voice in told["slots"].values()} == {str(base)}
 
 
+def test_a_model_that_was_made_with_other_settings_is_not_called_the_runs(tmp_path: Path) -> None:
+    run = FORMS["whole"][0](tmp_path / "run")
+    with writing(run.model("rl"), "model", {"fixed": "another digest"}) as partial:
+        talkative().save_pretrained(partial)
+        TOKENIZER.save_pretrained(partial)
+    with pytest.raises(InputError, match="made with other settings"):
+        export(run, "rl", str(tmp_path / "out"))
+
+
 def test_whole_weights_are_no_adapters(tmp_path: Path) -> None:
     run = FORMS["whole"][0](tmp_path / "run")
     with pytest.raises(InputError, match="no adapter for slot shared"):
         export(run, "rl", str(tmp_path / "out"), adapters=True)
     assert not (tmp_path / "out").exists()
+
+
+def test_adapters_over_a_model_from_scratch_have_no_base_to_name(tmp_path: Path) -> None:
+    run = ended(new_run(tmp_path / "run", DECOR), "sft")
+    with pytest.raises(InputError, match="made from scratch and lies nowhere"):
+        export(run, "sft", str(tmp_path / "out"), adapters=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
 def test_what_is_the_same_model_is_there_once(tmp_path: Path) -> None:
