@@ -11,12 +11,13 @@ from rolecast.rollout.engines.external import OwnEngine
 from rolecast.rollout.engines.factory import DiskEngine, disk_engine, model_engine, routed
 from rolecast.rollout.render import Renderer
 from rolecast.stages.run import Run
-from rolecast.stages.team import MERGED, finished_team, other_base, require_model, start_folder
+from rolecast.stages.team import finished_team, other_base, require_model, start_folder
 from rolecast.types import Stage
 from rolecast.weights.adapters import is_adapter
 from rolecast.weights.canary import canary
 from rolecast.weights.models import CPU, read_tokenizer
 from rolecast.weights.placed import place_model
+from rolecast.weights.team import MERGED
 
 
 def finished_engine(

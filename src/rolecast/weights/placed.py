@@ -38,9 +38,7 @@ def place_version(folder: Path, base: Path | None, spoken: Collection[Slot]) -> 
     return Placed(told["name"], root, tokenizer, adapters, canaries)
 
 
-def place_model(
-    folder: Path, spoken: Collection[Slot], version: str, canaries: Mapping[Slot, Canary], start: Path | None = None
-) -> Placed:
+def place_model(folder: Path, spoken: Collection[Slot], version: str, canaries: Mapping[Slot, Canary], start: Path | None = None) -> Placed:
     """A stage's finished model, with what it keeps beside it in `slots`.
 
     `start`: what the stage began with, where frozen roles speak with that: then what was merged since is played as the adapter that it was.
