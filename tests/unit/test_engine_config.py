@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from rolecast.config import RunConfig, make_config, read_json_config
 from rolecast.errors import InputError
 from rolecast.identity import changes
-from rolecast.rollout.engines.settings import TransformersConfig, VllmConfig, VllmHttpConfig
+from rolecast.rollout.engines.settings import TransformersConfig, VllmConfig, VllmHttpConfig, read_engine
 
 ONE = {"name": "decor", "condenser": "extractive"}  # whose roles share one slot
 HTTP = {"name": "vllm_http", "url": "https://models.example/v1/", "model": "m"}
@@ -100,3 +101,15 @@ def test_adapters_of_several_slots_are_played() -> None:
 )
 def test_the_gate_expects_what_the_narrowest_dtype_explains(model: str, own: str | None, found: str) -> None:
     assert config({"name": "vllm", "dtype": own}, model={"dtype": model}).sampled_in == found
+
+
+def test_an_agent_s_engine_is_read_from_a_file_of_its_own(tmp_path: Path) -> None:
+    assert read_engine("") is None
+    file = tmp_path / "engine.yaml"
+    file.write_text("{name: vllm_http, url: 'http://predictor:8000/v1', model: base}")
+    found = read_engine(str(file))
+    assert isinstance(found, VllmHttpConfig)
+    assert found.url == "http://predictor:8000"
+    file.write_text("{name: vllm_http, url: 'http://predictor:8000', modle: base}")
+    with pytest.raises(InputError, match=r"engine.yaml: (model: Field required|modle: unknown key)"):
+        read_engine(str(file))

@@ -24,6 +24,7 @@ from rolecast.installed import needing
 from rolecast.loops import LoopThread
 from rolecast.ports import Retriever, Store
 from rolecast.retriever.client import HttpRetriever
+from rolecast.rollout.engines.settings import read_engine
 from rolecast.service.app import make_app
 from rolecast.service.errors import Fault, Shape, kserve, openai, ours
 from rolecast.service.replies import refusal
@@ -45,7 +46,7 @@ def open_team(settings: AgentSettings, retriever: Retriever | None) -> Agent:
     with needing("agent"):
         from rolecast.stages.serve import open_agent  # torch: imported while probes are answered
 
-        return open_agent(settings.run, settings.stage, retriever, settings.rewriter, read_externals(settings.externals))
+        return open_agent(settings.run, settings.stage, retriever, settings.rewriter, read_externals(settings.externals), read_engine(settings.engine))
 
 
 def make_agent(settings: AgentSettings, open_team: Open = open_team) -> tuple[FastAPI, Service]:

@@ -11,11 +11,13 @@ from rolecast.rollout.engines.external import OwnEngine
 from rolecast.rollout.engines.factory import DiskEngine, disk_engine, model_engine, routed
 from rolecast.rollout.render import Renderer
 from rolecast.stages.run import Run
-from rolecast.stages.team import finished_team, other_base, require_model
+from rolecast.stages.team import finished_team, other_base, require_model, start_folder
 from rolecast.types import Stage
+from rolecast.weights.adapters import is_adapter
 from rolecast.weights.canary import canary
 from rolecast.weights.models import CPU, read_tokenizer
 from rolecast.weights.placed import place_model
+from rolecast.weights.team import MERGED
 
 
 def finished_engine(
@@ -37,13 +39,16 @@ def finished_engine(
 
 
 def _placed(run: Run, method: Method, stage: Stage, version: str, disk: DiskEngine) -> DiskEngine:
+    model, start = run.model(stage.name), None
     if other_base(stage, method.spoken):
-        raise InputError(
-            f"{run.config.name}: a frozen role of {stage.name} speaks with what the stage began with, another whole model than its result; "
-            f"{run.config.engine.name} plays one, set engine.name to transformers"
-        )
+        if not all(is_adapter(model / MERGED / slot) for slot in stage.merges):
+            raise InputError(
+                f"{run.config.name}: a frozen role of {stage.name} speaks with what the stage began with, another whole model than its result; "
+                f"{run.config.engine.name} plays one, set engine.name to transformers"
+            )
+        start = start_folder(run, stage.start)
     team, speakers = finished_team(run, method, stage, CPU)
     canaries = {slot: canary(speaker(), team.tokenizer) for slot, speaker in speakers.items()}
     del team, speakers  # they may be as large as what the engine is about to load
-    disk.load(place_model(run.model(stage.name), method.spoken, version, canaries))
+    disk.load(place_model(model, method.spoken, version, canaries, start))
     return disk

@@ -28,7 +28,7 @@ from rolecast.rollout.worker import Worker
 from rolecast.stages.environment import environment_of
 from rolecast.stages.run import Run
 from rolecast.stages.services import open_judge, open_retriever
-from rolecast.stages.team import first_model, training_team
+from rolecast.stages.team import start_folder, training_team
 from rolecast.store.artifact import writing
 from rolecast.types import Slot, Stage, Version
 from rolecast.weights.models import CPU
@@ -69,12 +69,7 @@ def open_publisher(run: Run, method: Method, stage: Stage, team: Team) -> Iterat
 
 def _publish_base(run: Run) -> None:
     """Makes the run's own start model an artifact that workers can fetch: the learner makes it, or reads it from a disk of its own."""
-    if not run.has(run.base):
-        model, tokenizer = first_model(run.config, CPU)
-        with writing(run.base, "model", {**run.made}) as partial:
-            model.save_pretrained(partial)
-            tokenizer.save_pretrained(partial)
-    run.publish(run.base)
+    run.publish(start_folder(run, ""))
 
 
 def served(run: Run, stage: Stage) -> Served:
@@ -144,10 +139,7 @@ class _Local:
         """What adapters belong to; a slot that is trained whole takes its place."""
         if self.stage.trained and "adapter" not in self.team.place.values():
             return None
-        if self.stage.start:
-            return self.run.model(self.stage.start)
-        _publish_base(self.run)
-        return self.run.base
+        return start_folder(self.run, self.stage.start)
 
     def close(self) -> None:
         if self.disk is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rolecast.agent.core import Agent
@@ -11,6 +12,7 @@ from rolecast.agent.rewriter import rewriter as rewriting
 from rolecast.errors import InputError
 from rolecast.externals import ExternalConfig
 from rolecast.ports import Retriever
+from rolecast.rollout.engines.settings import EngineConfig
 from rolecast.schedule import Schedule, find, trained
 from rolecast.stages.playing import finished_engine
 from rolecast.stages.run import Run, open_run
@@ -21,12 +23,15 @@ from rolecast.types import Version, endpoint_of, external
 
 def open_agent(
     location: Path | str, stage: str | None = None, retriever: Retriever | None = None, rewriter: str = "",
-    externals: Mapping[str, ExternalConfig] | None = None,
+    externals: Mapping[str, ExternalConfig] | None = None, engine: EngineConfig | None = None,
 ) -> Agent:  # fmt: skip
     """`location`: a run's folder, or s3://bucket/prefix/NAME. `stage`: whose model answers; by default the last one that the run
     has trained. Without a `retriever` the team searches the run's own index. `rewriter`: the slot that makes one question of several
-    turns. `externals`: endpoints besides those of the run's config; of two with one name it is this one that is asked."""
+    turns. `externals`: endpoints besides those of the run's config; of two with one name it is this one that is asked.
+    `engine`: what samples, instead of the engine that the run was trained with."""
     run = open_run(location)
+    if engine is not None:
+        run = replace(run, config=run.config.model_copy(update={"engine": engine}))
     c = run.config
     prepare_torch(c)
     of = find(c.schedule, trained_stage(run, c.schedule, stage))
@@ -37,9 +42,9 @@ def open_agent(
         raise InputError(f"{c.name} has no slot {rewriter!r} to rewrite with (--rewriter); there are {there}, and endpoints of --externals")
     asked = method.endpoints | {name for name in [endpoint_of(rewriter)] if name}
     endpoints = {name: known[name] for name in sorted(asked)}
-    engine, renderer = finished_engine(run, method, of, str(Version(c.name, 0, 0, of.name)), lockstep=False, externals=endpoints)
+    playing, renderer = finished_engine(run, method, of, str(Version(c.name, 0, 0, of.name)), lockstep=False, externals=endpoints)
     role = rewriting(rewriter) if rewriter else None
-    return Agent(c.name, method, engine, retriever or open_retriever(run), renderer, c.model.max_context, rewriter=role)
+    return Agent(c.name, method, playing, retriever or open_retriever(run), renderer, c.model.max_context, rewriter=role)
 
 
 def proposals(run: Run, count: int = 3) -> list[str]:

@@ -20,19 +20,18 @@ from rolecast.methods.registry import make_method
 from rolecast.rollout.render import Renderer
 from rolecast.stages.agreement import check_model_agrees
 from rolecast.stages.run import Run
-from rolecast.store.artifact import verify
+from rolecast.store.artifact import verify, writing
 from rolecast.types import TRAIN, Question, Slot, Stage
 from rolecast.weights.adapters import is_adapter, merge
 from rolecast.weights.canary import canary, differs
 from rolecast.weights.models import CPU, DTYPES, check_model, read_model, read_tokenizer
-from rolecast.weights.team import BASE, FROZEN, Casting, Team, assemble, require_finite, slots_in
+from rolecast.weights.team import BASE, FROZEN, MERGED, Casting, Team, assemble, require_finite, slots_in
 from rolecast.world.grammar import crowded_lexicon
 from rolecast.world.throwaway import CROWDED
 from rolecast.world.tokenizer import demo_tokenizer
 
 Speakers = Mapping[Slot, Callable[[], PreTrainedModel]]
 QUESTIONS = "questions"  # the kind of an artifact
-MERGED = "merged"  # adapters that became part of a finished model, kept beside it
 
 
 def prepare_torch(config: RunConfig) -> None:
@@ -85,6 +84,19 @@ def start_of(run: Run, stage: Stage, place: torch.device) -> tuple[PreTrainedMod
     folder = run.model(stage.start)
     check_model(folder)
     return read_model(folder, DTYPES[run.config.model.dtype], place), read_tokenizer(folder), folder
+
+
+def start_folder(run: Run, start: str) -> Path:
+    """Where the model of stage `start` lies, or the run's own first one, which is written there if need be."""
+    if start:
+        require_model(run, start)
+        return run.model(start)
+    if not run.has(run.base):
+        model, tokenizer = first_model(run.config, CPU)
+        with writing(run.base, "model", {**run.made}) as partial:
+            model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+    return run.base
 
 
 def casting_of(method: Method, stage: Stage, training: bool = True) -> Casting:

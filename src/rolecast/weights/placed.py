@@ -11,7 +11,7 @@ from rolecast.errors import ArtifactError, InputError
 from rolecast.types import Slot, endpoint_of
 from rolecast.weights.adapters import is_adapter
 from rolecast.weights.canary import Canary
-from rolecast.weights.team import BASE, FROZEN, slots_in
+from rolecast.weights.team import BASE, FROZEN, MERGED, slots_in
 from rolecast.weights.versions import read_version
 
 
@@ -34,13 +34,23 @@ def place_version(folder: Path, base: Path | None, spoken: Collection[Slot]) -> 
     told = read_version(folder)
     root, adapters = _speakers(folder, base, spoken)
     canaries = {slot: _canary(told, slot, folder) for slot in adapters}
-    return Placed(told["name"], root, folder, adapters, canaries)
+    tokenizer = root if (root / "tokenizer_config.json").is_file() else folder
+    return Placed(told["name"], root, tokenizer, adapters, canaries)
 
 
-def place_model(folder: Path, spoken: Collection[Slot], version: str, canaries: Mapping[Slot, Canary]) -> Placed:
-    """A stage's finished model, with what it keeps beside it in `slots`."""
-    _, adapters = _speakers(None, folder, spoken)
-    return Placed(version, folder, folder, adapters, canaries)
+def place_model(folder: Path, spoken: Collection[Slot], version: str, canaries: Mapping[Slot, Canary], start: Path | None = None) -> Placed:
+    """A stage's finished model, with what it keeps beside it in `slots`.
+
+    `start`: what the stage began with, where frozen roles speak with that: then what was merged since is played as the adapter that it was.
+    """
+    if start is None:
+        _, adapters = _speakers(None, folder, spoken)
+        return Placed(version, folder, folder, adapters, canaries)
+    _, adapters = _speakers(None, start, spoken)
+    for slot in adapters:
+        own = (folder / kept / slot for kept in ("slots", MERGED))
+        adapters[slot] = next((place for place in own if slot != FROZEN and is_adapter(place)), adapters[slot])
+    return Placed(version, start, folder, adapters, canaries)
 
 
 def _speakers(saved: Path | None, base: Path | None, spoken: Collection[Slot]) -> tuple[Path, dict[Slot, Path | None]]:

@@ -29,6 +29,7 @@ from rolecast.weights.settings import LoraConfig
 Weights = dict[str, Tensor]  # by their names in the team
 FROZEN: Slot = "frozen"  # the base as a stage finds it
 BASE: Slot = "base"  # an adapter that belongs to the base, kept apart where merging would round it
+MERGED = "merged"  # adapters that became part of a finished model, kept beside it
 HEAD = "head.safetensors"
 Place = Literal["base", "adapter", "whole"]
 

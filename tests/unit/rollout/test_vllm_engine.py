@@ -55,7 +55,7 @@ class Stand:
         self.calls.append(("start", arguments))
         return self
 
-    def shutdown(self) -> None:
+    def shutdown(self, timeout: float) -> None:
         self.calls.append(("shutdown",))
 
     def tells_base_apart(self) -> bool:

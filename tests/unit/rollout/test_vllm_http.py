@@ -136,7 +136,7 @@ def test_other_weights_are_not_played(stand: Stand, config: VllmHttpConfig, plac
 
 def test_a_server_that_loads_no_adapters_is_told_how_to(stand: Stand, config: VllmHttpConfig, placed: Placed) -> None:
     stand.status = 404
-    with pytest.raises(EngineError, match="start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING, or name it in engine.slots"):
+    with pytest.raises(EngineError, match=r"start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING, or name it in engine\.slots"):
         loaded(config, placed)
 
 

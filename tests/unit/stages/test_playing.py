@@ -76,6 +76,27 @@ def test_an_engine_that_reads_files_is_held_to_what_transformers_computes(
     assert places == [CPU]  # the GPU is the engine's
 
 
+def test_what_was_merged_is_played_over_what_the_stage_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where frozen roles speak with that: it is one model with an adapter, and not two models."""
+    disk = Disk()
+    monkeypatch.setattr(playing, "disk_engine", lambda config, renderer: disk)
+    run = trained(tmp_path, RunConfig())
+    with writing(run.model("sft"), "model", {}) as partial:
+        tiny_model(4, scale=5.0).save_pretrained(partial)
+        TOKENIZER.save_pretrained(partial)
+    with pytest.raises(InputError, match="a frozen role of rl speaks with what the stage began with"):
+        opened(run)
+    merged = run.model("rl") / "merged" / "shared"
+    team = tiny_team(Casting(frozenset({"shared"}), ("shared",)), 4, LoraConfig(rank=2), 5.0)
+    team.save(["shared"], tmp_path / "saved")
+    (tmp_path / "saved" / "slots" / "shared").rename(merged.parent.mkdir() or merged)
+    opened(run)
+    [given] = disk.given
+    assert given.base == run.model("sft")
+    assert given.adapters == {"shared": merged, "frozen": None}
+    assert given.canaries["frozen"].logprobs == pytest.approx(canary(tiny_model(4, scale=5.0), TOKENIZER).logprobs, abs=1e-4)
+
+
 def test_two_whole_models_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After RL that merged, frozen roles speak with what it began with."""
     monkeypatch.setattr(playing, "disk_engine", lambda config, renderer: Disk())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator
 
+from rolecast.errors import InputError
 from rolecast.identity import HOW, SHAPE
+from rolecast.reading import describe, read_mapping
 from rolecast.types import Slot
 from rolecast.weights.settings import LoraConfig
 
@@ -91,3 +94,14 @@ EngineConfig = Annotated[
     | Annotated[VllmHttpConfig, Tag("(vllm_http)")],
     Discriminator(_name_of, custom_error_type="engine", custom_error_message="its name is transformers, vllm or vllm_http"),
 ]
+
+
+def read_engine(file: str) -> EngineConfig | None:
+    """The engine of a YAML file, as `engine` of a config has it; None without a file. `InputError` for what is no such file."""
+    if not file:
+        return None
+    try:
+        read: EngineConfig = TypeAdapter(EngineConfig).validate_python(read_mapping(Path(file), (), "file of an engine"))
+    except ValidationError as error:
+        raise InputError(f"{file}: {describe(error, 'engine')}") from None
+    return read

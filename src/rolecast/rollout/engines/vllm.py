@@ -36,6 +36,7 @@ from rolecast.weights.placed import Placed
 from rolecast.weights.versions import CanaryError
 
 log = logging.getLogger(__name__)
+ENDING = 10.0  # seconds that an engine core has to end by itself
 TRIED = 4  # tokens: over several steps, so that slots meet in them
 PROBED: Mapping[str, Any] = {  # greedy
     "temperature": 0.0, "top_p": 1.0, "seed": None, "stop": [], "stop_token_ids": [], "detokenize": False, "max_tokens": TRIED, "ignore_eos": True,
@@ -236,7 +237,7 @@ class VllmEngine:
     def _shut(self) -> None:
         if self._llm is not None:
             with contextlib.suppress(Exception):  # one that died already has nothing to end
-                self._llm.shutdown()
+                self._llm.shutdown(timeout=ENDING)
         self._llm = self._base = None
         self._held.clear()
 
@@ -252,7 +253,7 @@ def parameters(request: GenerateRequest, ends: frozenset[int], seeded: bool) -> 
 def arguments(config: VllmConfig, placed: Placed, rank: int, count: int, max_context: int, dtype: str) -> dict[str, Any]:
     """vLLM's arguments. Its engine draws what has no seed from one generator, so the engines of a run must not begin alike."""
     given = {
-        "model": str(placed.base), "tokenizer": str(placed.tokenizer), "dtype": dtype, "max_model_len": max_context,
+        "model": str(placed.base.resolve()), "tokenizer": str(placed.tokenizer.resolve()), "dtype": dtype, "max_model_len": max_context,
         "max_num_seqs": config.max_batch, "gpu_memory_utilization": config.memory, "enforce_eager": config.eager, "seed": secrets.randbits(31),
         "logprobs_mode": "processed_logprobs", "generation_config": "vllm", "enable_prefix_caching": True, "disable_log_stats": True,
         "enable_log_requests": False,

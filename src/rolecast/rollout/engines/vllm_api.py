@@ -89,7 +89,7 @@ def sampling(parameters: Mapping[str, Any]) -> Any:
 def adapter(name: str, number: int, folder: Path) -> Any:
     from vllm.lora.request import LoRARequest
 
-    return LoRARequest(lora_name=name, lora_int_id=number, lora_path=str(folder))
+    return LoRARequest(lora_name=name, lora_int_id=number, lora_path=str(folder.resolve()))
 
 
 def swaps(llm: Any, under_adapters: bool) -> bool:
@@ -105,7 +105,7 @@ def swaps(llm: Any, under_adapters: bool) -> bool:
 async def swap(llm: Any, base: Path) -> bool:
     """Puts the weights in `base` in the place of the model's, and forgets keys and values of the old ones. Whether it did: not while
     requests are in flight."""
-    await llm.collective_rpc("reload_weights", kwargs={"weights_path": str(base)})
+    await llm.collective_rpc("reload_weights", kwargs={"weights_path": str(base.resolve())})
     return bool(await llm.reset_prefix_cache())
 
 

@@ -105,7 +105,7 @@ class VllmHttpEngine:
     def _completion(self, request: GenerateRequest, sampled: Sequence[int], said: Sequence[float], reason: str) -> Completion:
         count, text, stopped = cut(sampled, request.stop, self._ends, self._renderer.decode)
         self.generated += len(sampled)
-        if len(said) != len(sampled) or not all(isinstance(one, float) and isfinite(one) for one in said):
+        if len(said) != len(sampled) or not all(isinstance(one, int | float) and isfinite(one) for one in said):
             raise ExternalError(f"engine at {self._config.url} answered {request.key} with log-probs that are none; see its weights")
         finish: Literal["stop", "length"] = "stop" if stopped or reason == "stop" else "length"
         return Completion(tuple(sampled[:count]), tuple(said[:count]), text, finish)
