@@ -70,6 +70,7 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("bundles forget what they merged", "owner[row] = merged", "owner[row] = list(rows)"),
     ],
     "learner/step.py": [
+        ("the gate weighs what older weights sampled", "Mismatch.of(batch, stale)\n", "Mismatch.of(batch)\n"),
         ("log-probs that are no numbers learned from", "if reason := unsound(found.batch):", "if reason := \"\":"),
         ("KL in the reward times 0", "o.kl.coefficient * (old[action]", "0.0 * (old[action]"),
         ("no whitening", "whiten(advantage) if o.whiten else advantage", "advantage"),

@@ -41,7 +41,7 @@ from rolecast.stages.progress import Progress
 from rolecast.stages.publish import Publisher, open_publisher
 from rolecast.stages.refusals import keeping
 from rolecast.stages.run import Run
-from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled
+from rolecast.stages.sampling import Batch, NothingLearnedError, Sampler, describe, shuffled
 from rolecast.stages.segments import begin_segment
 from rolecast.stages.stopping import Stopping, stopping
 from rolecast.stages.team import load_questions, training_team, write_model
@@ -100,6 +100,7 @@ class Sampled:
     threads: list[Thread]
     units: list[Unit]
     examples: list[Example]
+    stale: frozenset[str]  # ids of actions that earlier weights sampled
 
 
 @dataclass(slots=True)
@@ -230,12 +231,12 @@ class Trainer:
             return numbers
         self.progress.idle = 0
         gate = self.config.ratio_gate or (GATE if self.run.config.model.dtype == "float32" else NARROW_GATE)
-        return {**numbers, **reinforce(self.learner, sampled.threads, sampled.units, sampled.examples, gate=gate)}
+        return {**numbers, **reinforce(self.learner, sampled.threads, sampled.units, sampled.examples, gate=gate, stale=sampled.stale)}
 
     def _sampled(self, step: int) -> tuple[Sampled | None, Metrics]:
         assert self.sampler is not None
         try:
-            batch, numbers = self.sampler.sample(step)
+            batch, numbers = self._batch(step)
         except NothingLearnedError as nothing:
             log.warning("%s", nothing)
             if not nothing.solved and self.progress.idle + 1 >= self.config.idle_steps:
@@ -249,9 +250,18 @@ class Trainer:
         if self.config.record:
             self._record(step, batch.trajectories)
         threads = [thread for t in batch.trajectories for thread in t.threads]
+        stale = frozenset(a.id for thread in threads for a in thread.actions if a.version != self.sampler.rollouts.version)
         own = self.method.diagnostics(batch.trajectories)
         numbers |= {f"method/{name}": value for name, value in own.items()}
-        return Sampled(threads, units, batch.examples), {**numbers, **describe(batch.trajectories, units, self.task)}
+        return Sampled(threads, units, batch.examples, stale), {**numbers, **describe(batch.trajectories, units, self.task)}
+
+    def _batch(self, step: int) -> tuple[Batch, Metrics]:
+        """What the step learns from. One-step-off, the next step's groups are begun before this one's update is made."""
+        assert self.sampler is not None
+        batch, numbers = self.sampler.sample(step)
+        if self.config.staleness and step + 1 < self.config.steps:
+            self.sampler.begin(step + 1)
+        return batch, numbers
 
     def _alarms(self, step: int, numbers: Metrics) -> Metrics:
         """What the method finds wrong in the metrics so far is said once, when it begins, and stands in each step's row."""
@@ -329,6 +339,8 @@ class Trainer:
         log.warning("step %d: dev %s collapsed; rolling back to step %d", step, self.task.headline, self.progress.best["step"])
         checkpoints.ready(self.run, self.best, self.learner.ranks)
         self.learner.load_weights(self.learner.team.read(self.best, self.learner.slots))
+        if self.sampler is not None:
+            self.sampler.rollouts.forget()  # sampled by the weights that collapsed
         self.progress.rollbacks += 1
         self.progress.low = 0
         return True
