@@ -122,7 +122,7 @@ def test_two_runs_are_bitwise_equal_and_old_checkpoints_are_pruned(tmp_path: Pat
     for stage in ("sft", "rl"):
         assert len(list((tmp_path / "run" / stage / "checkpoints").glob("step-*"))) == 2
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert set(summary) == {"method", "seed", "stages", "controls", "environment", "segments", "seconds", "threads", "report"}
+    assert set(summary) == {"method", "seed", "stages", "controls", "environment", "segments", "seconds", "step_seconds", "threads", "report"}
     assert summary["threads"] == {"sft": 1, "rl": 1}
 
 

@@ -36,7 +36,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("training questions of the wrong split", 'load_questions(run, "train", stage.data)', 'load_questions(run, "dev", stage.data)'),
         ("temperature of sampling not the learner's", "temperature=c.temperature, max_tokens", "max_tokens"),
         ("optimizers of slots not handed on", "optimizers=c.optimizers,", ""),
-        ("publish before update", "numbers = self.step(step)\n            done = step + 1", "self.publish(step + 1)\n            numbers = self.step(step)\n            done = step + 1"),
+        ("publish before update", "numbers = self.step(step, times)\n", "self.publish(step + 1)\n            numbers = self.step(step, times)\n"),
         ("update not published", "            weights = self.publish(done)\n            if done % c.eval_every", "            weights = self.learner.weights()\n            if done % c.eval_every"),
         ("critic's weights not restored on rollback", "self.learner.team.read(self.best, self.learner.slots)", "self.learner.team.read(self.best, self.stage.trained)"),
         ("critic's weights not kept with the best", "self.learner.team.save(self.learner.slots, partial, weights)", "self.learner.team.save(self.stage.trained, partial, weights)"),

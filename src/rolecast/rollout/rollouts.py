@@ -17,6 +17,7 @@ from rolecast.leasing import Group, Handshake, TeamVersion
 from rolecast.methods.base import Method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector, Episode
+from rolecast.rollout.waits import Waits
 from rolecast.types import Trajectory, Version
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Rollouts:
     control: Control
     work: Callable[[Callable[[int], None]], object] | None = None
     version: str = ""
+    waits: Waits = field(default_factory=Waits)  # of a worker in this process; those elsewhere do not tell
     _done: dict[str, list[Trajectory]] = field(default_factory=dict)  # by group, until it is asked for
     _lost: dict[str, str] = field(default_factory=dict)
 

@@ -24,6 +24,7 @@ from rolecast.learner.settings import OptimizerConfig
 from rolecast.methods.decor import Decor
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
+from rolecast.rollout.waits import Waits
 from rolecast.stages import rl as rl_stage
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.rl import Trainer, TrainerState
@@ -105,7 +106,10 @@ class Dev:
         self.answers = ["The The"]
         self.begun: list[int] = []
         rollouts = SimpleNamespace(
-            collect=lambda episodes, sampling, phase: [finished(THE_THE, a) for a in self.answers], version="v", forget=self.begun.clear
+            collect=lambda episodes, sampling, phase: [finished(THE_THE, a) for a in self.answers],
+            version="v",
+            forget=self.begun.clear,
+            waits=Waits(),
         )
         sampler: Any = SimpleNamespace(
             rollouts=rollouts, sample=self.sample, begin=self.begin, cost=Cost(), dropped=0, told=lambda: {"tokens/sampled": 0.0}
