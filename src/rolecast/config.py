@@ -207,6 +207,8 @@ class RlConfig(TrainedConfig, PlayedConfig):
     temperature: float = Field(1.0, gt=0)  # of sampling
     top_p: float = Field(1.0, gt=0, le=1)  # 1, the whole distribution, and nothing else: its log-probs are what the trainer recomputes
     refill: int = Field(1, ge=0, json_schema_extra=SEGMENT)  # extra rounds of sampling for groups without variance
+    # 1: the next step's groups are sampled while this one's update is made, so by weights one step older; each action is corrected for it
+    staleness: int = Field(0, ge=0, le=1)
     ratio_gate: float | None = Field(None, gt=0)  # bound of the mean |ratio - 1| on fresh tokens; by default what the dtype explains
     idle_steps: int = Field(3, ge=1, json_schema_extra=SEGMENT)  # so many steps in a row from which nothing could be learned end the stage
     kl: float | None = Field(None, ge=0)  # coefficient of every objective's KL term, in place of the method's
@@ -316,11 +318,16 @@ class RunConfig(Closed):
                 raise ValueError(
                     f"role {role} of {method.name} speaks through {external(missing[0])}, and externals has no {missing[0]!r}; say where it is"
                 )
+            settings = self.stages[stage.name]
+            if self.lockstep and isinstance(settings, RlConfig) and settings.staleness:
+                raise ValueError(
+                    f"lockstep: a run that goes on repeats to the last bit, and what was sampled ahead is lost then; set stages.{stage.name}.staleness "
+                    "to 0, or lockstep to false"
+                )
             if self.lockstep and staged.endpoints:
                 raise ValueError(
                     f"lockstep: a run repeats to the last bit, and {external(min(staged.endpoints))} promises no such thing; set lockstep to false"
                 )
-            settings = self.stages[stage.name]
             idle = sorted(set(stage.trained) - staged.spoken)
             if idle and isinstance(settings, TrainedConfig) and settings.steps and not settings.model:
                 raise ValueError(

@@ -123,7 +123,8 @@ def test_two_runs_are_bitwise_equal_and_old_checkpoints_are_pruned(tmp_path: Pat
         assert len(list((tmp_path / "run" / stage / "checkpoints").glob("step-*"))) == 2
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert set(summary) == {
-        "method", "seed", "stages", "gains", "controls", "budget", "origin", "environment", "segments", "seconds", "threads", "report",
+        "method", "seed", "stages", "gains", "controls", "budget", "origin", "environment", "segments", "seconds", "step_seconds", "threads",
+        "report",
     }  # fmt: skip
     assert summary["threads"] == {"sft": 1, "rl": 1}
 

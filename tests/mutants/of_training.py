@@ -85,6 +85,7 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("targets in the order of rows", "found = found[order]", "pass"),
     ],
     "learner/step.py": [
+        ("the gate weighs what older weights sampled", "Mismatch.of(batch, stale)\n", "Mismatch.of(batch)\n"),
         ("log-probs that are no numbers learned from", "if reason := unsound(found.batch):", "if reason := \"\":"),
         ("KL in the reward times 0", "o.kl.coefficient * (old[action]", "0.0 * (old[action]"),
         ("no whitening", "whiten(advantage) if o.whiten else advantage", "advantage"),

@@ -309,3 +309,10 @@ def test_numbers_that_torch_cannot_take_are_refused(write: Write, key: str, valu
 
 def test_a_seed_may_be_any_that_torch_takes(write: Write) -> None:
     assert load_config(write("{}"), [f"seed={2**63 - 1}"]).seed == 2**63 - 1
+
+
+def test_sampling_ahead_is_not_for_lockstep() -> None:
+    ahead = {"stages": {"rl": {"staleness": 1}}}
+    assert make_config(ahead, "here").rl("rl").staleness == 1
+    with pytest.raises(InputError, match=r"set stages.rl.staleness to 0, or lockstep to false"):
+        make_config({**ahead, "lockstep": True}, "here")

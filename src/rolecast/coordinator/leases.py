@@ -33,7 +33,10 @@ class _Held:
 
 @dataclass(slots=True)
 class Coordinator:
-    """Not thread-safe: one event loop, or one loop of a trainer, calls it. Without `rules`, vocabulary and roles are not checked."""
+    """Not thread-safe: one event loop, or one loop of a trainer, calls it. Without `rules`, vocabulary and roles are not checked.
+
+    `staleness`: how many versions may have followed the one that a group is sampled by when it is taken.
+    """
 
     run: str
     attempt: int
@@ -42,6 +45,7 @@ class Coordinator:
     tries: int = 3  # leases of one group before it is abandoned
     clock: Callable[[], float] = time.monotonic
     rules: Rules | None = None
+    staleness: int = 0
     version: TeamVersion | None = None
     counts: Counter[str] = field(default_factory=Counter)
     _waiting: OrderedDict[str, Group] = field(default_factory=OrderedDict)
@@ -54,15 +58,31 @@ class Coordinator:
     _ended: OrderedDict[str, Lease] = field(
         default_factory=OrderedDict
     )  # leases of the current version that were completed, lost or given back
+    _sampling: list[TeamVersion] = field(default_factory=list)  # versions whose groups are taken, the current one last
     _failing: set[str] = field(default_factory=set)  # workers that could not load the current version
     _workers: OrderedDict[str, float] = field(default_factory=OrderedDict)  # when each was last heard of, that one last
 
     def publish(self, version: TeamVersion) -> None:
-        """From now on leases name this version. Its manifest is committed already."""
-        if version != self.version:
-            self.version = version
-            self._ended.clear()
-            self._failing.clear()
+        """From now on leases name this version. Its manifest is committed already. What is being sampled by one that is now too old is
+        sampled again, by this one; what such a one sampled and nobody has collected is dropped."""
+        if version == self.version:
+            return
+        self.version = version
+        self._sampling = [*self._sampling, version][-1 - self.staleness :]
+        for id, held in list(self._held.items()):
+            if held.lease.version not in self._sampling:
+                self._end(id)
+                if held.lease.group.id in self._open:
+                    self.counts["stale"] += 1
+                    self._leased[held.lease.group.id] -= 1  # it is nobody's fault
+                    self._again(held.lease.group, f"version {held.lease.version.name} is too old")
+        taken = {one.name for one in self._sampling}
+        for id, done in list(self._done.items()):
+            if any(action.version not in taken for t in done for action in t.actions):
+                del self._done[id]
+                self.counts["stale"] += 1
+        self._ended.clear()
+        self._failing.clear()
 
     def add(self, groups: Sequence[Group]) -> None:
         """Opens groups for lease. One that is open, or waits to be collected, is not opened twice."""

@@ -28,8 +28,9 @@ def main() -> None:
     logging.getLogger("rolecast.access").setLevel("WARNING")  # every worker asks every second
     run, attempt = settings["run"], settings["attempt"]
     coordinator = Coordinator(
-        run, attempt, Handshake(**settings["handshake"]), settings["lease_seconds"], settings["tries"], rules=Rules(**settings["rules"])
-    )
+        run, attempt, Handshake(**settings["handshake"]), settings["lease_seconds"], settings["tries"], rules=Rules(**settings["rules"]),
+        staleness=settings["staleness"],
+    )  # fmt: skip
     worker = worker_token(release_key(os.environ), run, attempt)
     app = make_app(coordinator, settings["config"], settings["stage"], settings["store"], os.environ["ROLECAST_COORDINATOR_TOKEN"], worker)
     try:

@@ -34,6 +34,7 @@ class Served:
     store: str
     lease_seconds: float
     tries: int
+    staleness: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def render_report(
         stages=stages,
         breakdowns=breakdowns(summary, stages),
         controls=_controls(summary),
-        seconds=_seconds(summary),
+        times=_times(summary),
         config=json.dumps(finite(config), indent=2, ensure_ascii=False) if config else "",
         has_curves=bool(payload["curves"]),
         has_traces=any(payload["traces"].values()),
@@ -270,11 +270,18 @@ def _costs(summary: Mapping[str, Any]) -> list[Json]:
     return rows
 
 
-def _seconds(summary: Mapping[str, Any]) -> list[Json]:
-    found = [(stage, number(value)) for stage, value in _mapping(summary.get("seconds")).items()]
-    known = [(stage, value) for stage, value in found if value is not None]
+def _times(summary: Mapping[str, Any]) -> list[Json]:
+    """Tables of seconds: of each stage, and of what a step of RL spends them on."""
+    tables = [{"title": "Wall time", "rows": _seconds({_label(stage): value for stage, value in _mapping(summary.get("seconds")).items()})}]
+    for stage, parts in _mapping(summary.get("step_seconds")).items():
+        tables.append({"title": f"A step of {_label(stage)}", "rows": _seconds(_mapping(parts))})
+    return [table for table in tables if table["rows"]]
+
+
+def _seconds(spent: Mapping[str, Any]) -> list[Json]:
+    known = [(label, value) for label, given in spent.items() if (value := number(given)) is not None]
     longest = max((value for _, value in known), default=0.0) or 1.0
-    return [{"label": _label(stage), "seconds": value, "share": value / longest} for stage, value in known]
+    return [{"label": label, "seconds": value, "share": value / longest} for label, value in known]
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

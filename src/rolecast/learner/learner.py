@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -51,6 +53,7 @@ class Learner:
     updates: dict[Slot, int] = field(default_factory=dict)
     refused: dict[Slot, int] = field(default_factory=dict)  # updates in a row that were not finite
     keep: Callable[[Refusal], None] | None = None  # called on the first rank
+    spent: dict[str, float] = field(default_factory=lambda: {"score": 0.0, "update": 0.0})  # seconds, for whoever takes them
 
     def cut(
         self, objective: Objective, threads: Sequence[Thread], useful: Sequence[Unit], units: Sequence[Unit], lengths: Mapping[str, int],
@@ -67,6 +70,10 @@ class Learner:
 
     def score(self, of: Cut) -> Cut:
         """Fills `old_logprob`, and `ref_logprob` and `value` where the objective wants them, with the weights before the update."""
+        with self._timed("score"):
+            return self._scored(of)
+
+    def _scored(self, of: Cut) -> Cut:
         o, batch = of.objective, of.batch
         if o.policy is not None or (o.kl is not None and o.kl.where == "reward"):
             batch = replace(batch, old_logprob=self._evaluate(o.slot, of, batch))
@@ -110,6 +117,24 @@ class Learner:
         if not any(of.micros for of in cuts):
             raise EmptyUpdateError(f"objective {', '.join(of.objective.name for of in cuts)}: no row carries a gradient")
         tallies = {of.objective.name: Tally() for of in cuts}
+        with self._timed("update"):
+            self._epochs(cuts, tallies)
+        return self._metrics(tallies)
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent[part] += time.perf_counter() - start
+
+    def take_spent(self) -> dict[str, float]:
+        """Seconds of scoring and updating since the last call."""
+        spent, self.spent = self.spent, {"score": 0.0, "update": 0.0}
+        return spent
+
+    def _epochs(self, cuts: Sequence[Cut], tallies: Mapping[str, Tally]) -> None:
         for epoch in range(max(of.objective.epochs for of in cuts)):
             running = sorted((of for of in cuts if epoch < of.objective.epochs), key=lambda of: (of.objective.slot, of.objective.name))
             for number in range(max(len(of.minibatches) for of in running)):
@@ -117,7 +142,6 @@ class Learner:
                 if epoch == number == 0:
                     for tally in tallies.values():
                         tally.repeat("clip_fraction", "clip_fraction/first")
-        return self._metrics(tallies)
 
     def _update(self, parts: Sequence[tuple[Cut, Minibatch]], tallies: Mapping[str, Tally]) -> None:
         passes = [one for of, minibatch in parts for one in self._passes(of, minibatch, tallies[of.objective.name])]

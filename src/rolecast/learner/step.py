@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,8 +32,10 @@ class Mismatch:
     largest: float
 
     @classmethod
-    def of(cls, batch: TokenBatch) -> Mismatch:
-        difference = (batch.old_logprob - batch.sampler_logprob)[batch.policy_weight != 0]
+    def of(cls, batch: TokenBatch, stale: Collection[str] = (), old: bool = False) -> Mismatch:
+        """Of actions that are not `stale`, or, if `old`, of those that are."""
+        is_stale = np.array([*(action in stale for action in batch.actions), False], dtype=bool)[batch.action]  # -1 finds the last
+        difference = (batch.old_logprob - batch.sampler_logprob)[(batch.policy_weight != 0) & (is_stale == old)]
         if not len(difference):
             return cls(0.0, 0.0, 0.0)
         off = np.abs(np.expm1(np.minimum(difference, 50.0)))
@@ -41,11 +43,13 @@ class Mismatch:
 
 
 def reinforce(
-    learner: Learner, threads: Sequence[Thread], units: Sequence[Unit], examples: Sequence[Example] = (), *, gate: float | None = None
-) -> Metrics:
+    learner: Learner, threads: Sequence[Thread], units: Sequence[Unit], examples: Sequence[Example] = (), *, gate: float | None = None,
+    stale: Collection[str] = (),
+) -> Metrics:  # fmt: skip
     """Trains on `units` and `examples`. All objectives are scored with the weights before the step, so their order is nothing.
 
-    `gate`: the bound of the mean mismatch of freshly sampled tokens; None where they are not on-policy. Raises `RatioGateError`
+    `gate`: the bound of the mean mismatch of freshly sampled tokens; None where they are not on-policy. `stale`: ids of actions that earlier
+    weights sampled, which no gate is for: truncated importance corrects each by the log-probs of those who sampled it. Raises `RatioGateError`
     beyond it, `EmptyUpdateError` if nothing carries a gradient. An objective whose log-probs or values are not finite is left out.
     """
     lengths = action_lengths(threads)
@@ -62,7 +66,7 @@ def reinforce(
             learner.refuse(objective.slot, reason, [found])
             numbers[f"{prefix}refused"] = 1.0
             continue
-        numbers |= {prefix + name: value for name, value in _check(objective, found.batch, gate).items()}
+        numbers |= {prefix + name: value for name, value in _check(objective, found.batch, gate, stale).items()}
         cuts.append(found)
     if numbers and not cuts:
         return numbers  # all of the step was refused
@@ -123,13 +127,19 @@ def _penalties(o: Objective, batch: TokenBatch) -> Mapping[str, Floats] | None:
     return {action: o.kl.coefficient * (old[action] - reference[action]) for action in old}
 
 
-def _check(o: Objective, batch: TokenBatch, gate: float | None) -> Metrics:
+def _check(o: Objective, batch: TokenBatch, gate: float | None, stale: Collection[str] = ()) -> Metrics:
     """Stops a run whose trainer and sampler disagree about the same weights. A number that is none is a disagreement."""
-    found = Mismatch.of(batch)
+    found = Mismatch.of(batch, stale)
     if gate is not None and not (found.mean <= gate and found.tail <= TAIL_FACTOR * gate):
         raise RatioGateError(
             f"objective {o.name}: trainer and sampler disagree on freshly sampled tokens, |ratio - 1| = {found.mean:.2e} on average, "
             f"{found.tail:.2e} at its {TAIL:.1%} quantile, allowed are {gate:.0e} and {TAIL_FACTOR * gate:.0e}; the engine does not run the "
             "trainer's weights, or its precision needs a wider gate"
         )
-    return {"sampler_mismatch": found.mean, "sampler_mismatch/tail": found.tail, "sampler_mismatch/max": found.largest}
+    numbers = {"sampler_mismatch": found.mean, "sampler_mismatch/tail": found.tail, "sampler_mismatch/max": found.largest}
+    if stale:
+        numbers |= {
+            "stale": float(np.mean([action in stale for action in batch.actions])),
+            "stale/shift": Mismatch.of(batch, stale, old=True).mean,
+        }
+    return numbers

@@ -16,6 +16,7 @@ from rolecast.ports import Engine, Judge, JudgeInfo, Retriever, Sampling, Verdic
 from rolecast.rollout.env import PREPARE, Env, EpisodeEnd, Phase
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.scheduler import Lanes
+from rolecast.rollout.waits import Waits
 from rolecast.types import Question, Trajectory
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Collector:
     max_context: int
     in_flight: int
     forgets: bool = False  # as `Env` has it
+    waits: Waits = field(default_factory=Waits)  # of all episodes
     # One loop for all calls: clients of remote services keep their connections in it.
     _loop: asyncio.Runner = field(default_factory=asyncio.Runner)
     _lanes: Lanes | None = None
@@ -89,7 +91,17 @@ class Collector:
             trajectory = Trajectory(
                 f"{episode.group}.{episode.member}", episode.question, episode.group, episode.member, self.method.name, self.seed
             )
-            env = Env(self.engine, self.retriever, self.renderer, trajectory, self.max_context, sampling, phase, forgets=self.forgets)
+            env = Env(
+                self.engine,
+                self.retriever,
+                self.renderer,
+                trajectory,
+                self.max_context,
+                sampling,
+                phase,
+                forgets=self.forgets,
+                waits=self.waits,
+            )
             try:
                 await play_episode(self.method, env, self.judge)
             except EngineError:
@@ -108,12 +120,14 @@ class CountedJudge:
 
     asked: Judge
     trajectory: Trajectory
+    waits: Waits
 
     async def info(self) -> JudgeInfo:
         return await self.asked.info()
 
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
-        verdict = await self.asked.judge(kind, inputs)
+        with self.waits.on("judge"):
+            verdict = await self.asked.judge(kind, inputs)
         self.trajectory.judge_calls += 1
         self.trajectory.judge_tokens += verdict.tokens
         return verdict
@@ -129,7 +143,7 @@ async def play_episode(method: Method, env: Env, judge: Judge | None) -> Traject
     if env.phase in method.probed:
         await method.probe(trajectory, env.probe())
     if judge is not None:
-        trajectory.rewards = await method.score(trajectory, CountedJudge(judge, trajectory), env.retriever.embed)
+        trajectory.rewards = await method.score(trajectory, CountedJudge(judge, trajectory, env.waits), env.retriever.embed)
     if env.phase == PREPARE:
         trajectory.prepared = _prepared(method, trajectory)
     return trajectory

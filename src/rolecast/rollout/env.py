@@ -19,6 +19,7 @@ from rolecast.errors import EngineError, ExternalError
 from rolecast.ports import Completion, Engine, GenerateRequest, Retriever, Sampling
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.scheduler import together
+from rolecast.rollout.waits import Waits
 from rolecast.seeding import seed_of
 from rolecast.tags import trim
 from rolecast.types import Action, Message, Observation, Passage, Role, Status, Thread, Trajectory, endpoint_of
@@ -81,6 +82,7 @@ class Env:
     probing: bool = False
     watcher: Watcher | None = None
     forgets: bool = False  # a context that is too long loses its beginning, where the episode would end
+    waits: Waits = field(default_factory=Waits)
     _threads: list[Thread] | None = None  # where this env records; the episode's own in the trajectory
     _retrieved: list[str] | None = None
     _names: _Names = field(default_factory=_Names)
@@ -144,7 +146,8 @@ class Env:
             return []
         if self.watcher is not None:
             self.watcher.searches(queries)
-        found = await self.retriever.search(queries, k)
+        with self.waits.on("search"):
+            found = await self.retriever.search(queries, k)
         self._note_found([passage for passages in found for passage in passages])
         if not self.probing:
             self.trajectory.searches += len(queries)
@@ -155,7 +158,8 @@ class Env:
         self._check_free()
         if not ids:
             return []
-        found = await self.retriever.fetch(ids)
+        with self.waits.on("search"):
+            found = await self.retriever.fetch(ids)
         self._note_found(found)
         return [self._quoted(passage) for passage in found]
 
@@ -185,7 +189,8 @@ class Env:
             () if endpoint_of(role.slot) is None else tuple(live.said),
         )  # fmt: skip
         try:
-            return await self.engine.generate(request)
+            with self.waits.on("sample"):
+                return await self.engine.generate(request)
         except (EngineError, ExternalError):
             raise
         except Exception as error:

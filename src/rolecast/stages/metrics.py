@@ -54,9 +54,9 @@ class MetricsLog:
             self._board.close()
 
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Complete rows of a stage's metrics; a line that was cut off by a crash is left out."""
-    file = folder / "metrics.jsonl"
+def read_metrics(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    """Complete rows of a stage's metrics, or of another file like it; a line that was cut off by a crash is left out."""
+    file = folder / name
     if not file.exists():
         return []
     return read_own_lines(file, Row, "delete that line")

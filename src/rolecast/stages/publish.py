@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from rolecast.config import PlayedConfig
+from rolecast.config import PlayedConfig, RlConfig
 from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.leases import Coordinator
 from rolecast.coordinator.process import Child, Served, child_coordinator
@@ -76,8 +76,14 @@ def served(run: Run, stage: Stage) -> Served:
     c = run.config.stages[stage.name]
     assert isinstance(c, PlayedConfig), f"nothing is played in stage {stage.name}"
     return Served(
-        run.config.name, run.attempt, run.config.model_dump_json(), stage.name, run.location, c.lease_seconds, c.lease_tries
+        run.config.name, run.attempt, run.config.model_dump_json(), stage.name, run.location, c.lease_seconds, c.lease_tries,
+        _staleness(run, stage),
     )  # fmt: skip
+
+
+def _staleness(run: Run, stage: Stage) -> int:
+    c = run.config.stages[stage.name]
+    return c.staleness if isinstance(c, RlConfig) else 0
 
 
 def rules(method: Method, team: Team) -> Rules:
@@ -87,11 +93,11 @@ def rules(method: Method, team: Team) -> Rules:
     return Rules(method.name, {name: role.slot for name, role in method.roles.items()}, embedding.num_embeddings)
 
 
-def local_rollouts(collector: Collector, run: str, handshake: Handshake) -> Rollouts:
+def local_rollouts(collector: Collector, run: str, handshake: Handshake, staleness: int = 0) -> Rollouts:
     """Coordinator and worker in this process. A worker that fails here fails the run, so a group is leased once."""
-    coordinator = Coordinator(run, 0, handshake, lease_seconds=float("inf"), tries=1)
+    coordinator = Coordinator(run, 0, handshake, lease_seconds=float("inf"), tries=1, staleness=staleness)
     worker = Worker("local", coordinator, LocalTeam(collector, handshake), capacity=10**9, remote=False)
-    return Rollouts(collector.method, coordinator, worker.work)
+    return Rollouts(collector.method, coordinator, worker.work, waits=collector.waits)
 
 
 @dataclass(slots=True)
@@ -118,7 +124,8 @@ class _Local:
             method, engine, open_retriever(run), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight
         )
         handshake = handshake_of(c, method, renderer, "", "")  # whoever plays in this process has been looked at
-        return cls(run, stage, local_rollouts(collector, c.name, handshake), sampled, shared, disk, method.spoken)
+        rollouts = local_rollouts(collector, c.name, handshake, _staleness(run, stage))
+        return cls(run, stage, rollouts, sampled, shared, disk, method.spoken)
 
     def publish(self, step: int, weights: Weights, rollback: int = 0) -> None:
         if not self.shared:

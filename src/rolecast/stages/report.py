@@ -19,6 +19,7 @@ from rolecast.stages.gains import gains
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.run import Run, origins, seconds
 from rolecast.stages.segments import segments_of
+from rolecast.stages.times import FILE, mean_step
 from rolecast.store.artifact import provenance, verify, write_text
 
 
@@ -48,6 +49,7 @@ def report(run: Run) -> Path:
         "environment": _environment(run),
         "segments": {stage: found for stage in stages if (found := segments_of(run, stage))},
         "seconds": seconds(run),
+        "step_seconds": {stage.name: spent for stage in schedule if stage.kind == "rl" and (spent := _step_seconds(run, stage.name))},
         "threads": {stage: made.get("threads") for stage in stages if (made := provenance(run.model(stage)))},
         "report": "report.html",
     }
@@ -58,6 +60,11 @@ def report(run: Run) -> Path:
     for name in ("report.html", "summary.json"):
         run.record(run.path / name)
     return run.path / "summary.json"
+
+
+def _step_seconds(run: Run, stage: str) -> dict[str, float]:
+    """Mean seconds of the stage's steps by part."""
+    return mean_step(read_metrics(run.recall(run.stage(stage) / FILE).parent, FILE))
 
 
 def _environment(run: Run) -> dict[str, Any]:

@@ -41,10 +41,11 @@ from rolecast.stages.progress import Progress
 from rolecast.stages.publish import Publisher, open_publisher
 from rolecast.stages.refusals import keeping
 from rolecast.stages.run import Run
-from rolecast.stages.sampling import NothingLearnedError, Sampler, describe, shuffled
+from rolecast.stages.sampling import Batch, NothingLearnedError, Sampler, describe, shuffled
 from rolecast.stages.segments import begin_segment
 from rolecast.stages.stopping import Stopping, stopping
 from rolecast.stages.team import load_questions, training_team, write_model
+from rolecast.stages.times import FILE, StepTimes
 from rolecast.store.artifact import write_text, writing
 from rolecast.types import Example, Objective, Question, Stage, Thread, Trajectory, Unit
 from rolecast.weights.team import Weights, require_finite
@@ -100,6 +101,7 @@ class Sampled:
     threads: list[Thread]
     units: list[Unit]
     examples: list[Example]
+    stale: frozenset[str]  # ids of actions that earlier weights sampled
 
 
 @dataclass(slots=True)
@@ -166,37 +168,45 @@ class Trainer:
         c, name = self.config, self.stage.name
         first = self.learner.ranks.first
         metrics = MetricsLog(self.folder, self.start or -1, first)  # the row of a step has the number of steps done
+        times = StepTimes(self.folder, self.start or -1, first)
         bar = Progress(name, self.allowed or c.steps, self._way(self.start), every=5.0, shown=first)
         shown = {f"dev/{self.task.headline}", "reward", *keys_of(self.stage, "clip_fraction").values()}
         weights = self.publish(self.start)
         if self.start == 0:
             metrics.write(0, self.evaluate(0, weights))
         del weights
+        times.begin()
         self.ended = self._over(self.start)
         for step in range(self.start, self.start if self.ended else c.steps):
-            numbers = self.step(step)
+            numbers = self.step(step, times)
             done = step + 1
             over = self.ended = self._over(done)
-            weights = self.publish(done)
+            with times.of("publish"):
+                weights = self.publish(done)
             if done % c.eval_every == 0 or over:
-                numbers |= self.evaluate(done, weights)
+                with times.of("evaluate"):
+                    numbers |= self.evaluate(done, weights)
                 if self._guard(done):
                     weights = self.publish(done)
             numbers |= self._alarms(done, numbers)
             metrics.write(done, numbers)
             bar.update(self._way(done), {name: value for name, value in numbers.items() if name in shown})
+            told = 0 if over else stop.asked()
+            if not over and (told or done % c.checkpoint_every == 0):
+                with times.of("save"):
+                    checkpoints.save(self.run, name, done, self.learner, asdict(self.progress), c.keep, weights)
+                    self._prune_best()
+            times.add(self.learner.take_spent())
+            times.write(done)
             if over:
                 break
-            told = stop.asked()
-            if told or done % c.checkpoint_every == 0:
-                checkpoints.save(self.run, name, done, self.learner, asdict(self.progress), c.keep, weights)
-                self._prune_best()
-                if told:
-                    raise Interrupted(f"told to end: {name} is saved at step {done} of {c.steps}", told)
+            if told:
+                raise Interrupted(f"told to end: {name} is saved at step {done} of {c.steps}", told)
             del weights  # gathered from shards they are a whole copy, which is not kept through the next step
         metrics.close()
         if first:
-            self.run.record(self.folder / "metrics.jsonl")
+            for file in ("metrics.jsonl", FILE):
+                self.run.record(self.folder / file)
 
     def _way(self, done: int) -> int:
         """How far the stage has come after so many steps: steps, or tokens where they end it."""
@@ -219,23 +229,24 @@ class Trainer:
             self.publisher.publish(step, weights, self.progress.rollbacks)
         return weights
 
-    def step(self, step: int) -> Metrics:
+    def step(self, step: int, times: StepTimes) -> Metrics:
         """One batch of groups, one update. A step that nothing can be learned from is left out; too many in a row end the stage:
         with its best model if the questions are solved, as an error otherwise."""
-        sampled, numbers, self.progress.cost = self.learner.ranks.agree(
-            (*self._sampled(step), asdict(self.sampler.cost)) if self.sampler is not None else None
-        )
+        with times.playing(self.sampler.rollouts.waits.seconds if self.sampler is not None else {}):
+            sampled, numbers, self.progress.cost = self.learner.ranks.agree(
+                (*self._sampled(step), asdict(self.sampler.cost)) if self.sampler is not None else None
+            )
         if sampled is None:
             self.progress.idle += 1
             return numbers
         self.progress.idle = 0
         gate = self.config.ratio_gate or (GATE if self.run.config.sampled_in == "float32" else NARROW_GATE)
-        return {**numbers, **reinforce(self.learner, sampled.threads, sampled.units, sampled.examples, gate=gate)}
+        return {**numbers, **reinforce(self.learner, sampled.threads, sampled.units, sampled.examples, gate=gate, stale=sampled.stale)}
 
     def _sampled(self, step: int) -> tuple[Sampled | None, Metrics]:
         assert self.sampler is not None
         try:
-            batch, numbers = self.sampler.sample(step)
+            batch, numbers = self._batch(step)
         except NothingLearnedError as nothing:
             log.warning("%s", nothing)
             if not nothing.solved and self.progress.idle + 1 >= self.config.idle_steps:
@@ -249,9 +260,18 @@ class Trainer:
         if self.config.record:
             self._record(step, batch.trajectories)
         threads = [thread for t in batch.trajectories for thread in t.threads]
+        stale = frozenset(a.id for thread in threads for a in thread.actions if a.version != self.sampler.rollouts.version)
         own = self.method.diagnostics(batch.trajectories)
         numbers |= {f"method/{name}": value for name, value in own.items()}
-        return Sampled(threads, units, batch.examples), {**numbers, **describe(batch.trajectories, units, self.task)}
+        return Sampled(threads, units, batch.examples, stale), {**numbers, **describe(batch.trajectories, units, self.task)}
+
+    def _batch(self, step: int) -> tuple[Batch, Metrics]:
+        """What the step learns from. One-step-off, the next step's groups are begun before this one's update is made."""
+        assert self.sampler is not None
+        batch, numbers = self.sampler.sample(step)
+        if self.config.staleness and step + 1 < self.config.steps:
+            self.sampler.begin(step + 1)
+        return batch, numbers
 
     def _alarms(self, step: int, numbers: Metrics) -> Metrics:
         """What the method finds wrong in the metrics so far is said once, when it begins, and stands in each step's row."""
@@ -329,6 +349,8 @@ class Trainer:
         log.warning("step %d: dev %s collapsed; rolling back to step %d", step, self.task.headline, self.progress.best["step"])
         checkpoints.ready(self.run, self.best, self.learner.ranks)
         self.learner.load_weights(self.learner.team.read(self.best, self.learner.slots))
+        if self.sampler is not None:
+            self.sampler.rollouts.forget()  # sampled by the weights that collapsed
         self.progress.rollbacks += 1
         self.progress.low = 0
         return True

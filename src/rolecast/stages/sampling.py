@@ -110,14 +110,23 @@ class Sampler:
     def _mishaps(self) -> Metrics:
         """What workers lost or gave twice, in this attempt of the run; nothing where nothing went wrong."""
         counts = self.rollouts.control.counts
-        return {f"leases/{name}": float(counts[name]) for name in ("expired", "duplicates", "fenced", "abandoned") if counts.get(name)}
+        return {
+            f"leases/{name}": float(counts[name]) for name in ("expired", "duplicates", "fenced", "abandoned", "stale") if counts.get(name)
+        }
 
-    def _groups(self, step: int, round_: int, count: int) -> list[Credited]:
+    def begin(self, step: int) -> None:
+        """Has the groups that the step begins with sampled by the weights as they are, while the caller goes on."""
+        self.rollouts.begin(*self._asked(step, 0, self.config.rl(self.stage.name).questions))
+
+    def _asked(self, step: int, round_: int, count: int) -> tuple[list[Episode], Sampling, str]:
         c = self.config.rl(self.stage.name)
         step += self.config.steps_before(self.stage)  # of the whole schedule: a later stage draws what none drew before
         questions = stream(self.config.seed, "questions", step, round_).sample(self.questions, min(count, len(self.questions)))
         episodes = [Episode(q, f"{step}.{round_}:{q.id}", m) for q in questions for m in range(c.group)]
-        done = self.rollouts.collect(episodes, Sampling(c.temperature, c.top_p), "train")
+        return episodes, Sampling(c.temperature, c.top_p), "train"
+
+    def _groups(self, step: int, round_: int, count: int) -> list[Credited]:
+        done = self.rollouts.collect(*self._asked(step, round_, count))
         self.cost += cost_of(done, trained_roles(self.config, self.stage))
         groups: dict[str, list[Trajectory]] = defaultdict(list)
         for trajectory in done:

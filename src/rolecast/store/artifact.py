@@ -47,8 +47,13 @@ def _writing(path: Path, kind: str, provenance: Mapping[str, Any]) -> Iterator[P
         yield partial
         files = {str(file.relative_to(partial)): _entry(file) for file in sorted(partial.rglob("*")) if file.is_file()}
         manifest = {"kind": kind, "files": files, "provenance": dict(provenance)}
+        for name in files:
+            _settle(partial / name)  # a manifest that outlives a power cut must not name what did not
         write_text(partial / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True))
+        for folder in (partial, *(below for below in partial.rglob("*") if below.is_dir())):
+            _settle(folder)
         _put(partial, path)
+        _settle(path.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -165,6 +170,15 @@ def write_text(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+
+
+def _settle(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _entry(file: Path) -> dict[str, Any]:

@@ -338,3 +338,37 @@ def test_what_is_remembered_is_bounded(coordinator: Coordinator, monkeypatch: py
         coordinator.fail(lease, "the store is away", "nobody")
     assert len(coordinator._ended) == 5
     assert coordinator.workers(100) == [f"w{number}" for number in range(15, 20)]
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_what_a_version_that_is_too_old_samples_is_sampled_again(clock: Clock, staleness: int) -> None:
+    coordinator = Coordinator("run", 1, HELLO, lease_seconds=10, tries=1, clock=clock, staleness=staleness)
+    coordinator.publish(V1)
+    coordinator.add([group("a"), group("b")])
+    held, done = take(coordinator, capacity=2)
+    coordinator.complete(done, played(done))
+    for number in range(staleness):
+        coordinator.publish(TeamVersion(f"run/1.{10 + number}", "versions/x"))
+        assert coordinator.extend([held]) == [held.id]
+    if staleness:
+        assert list(coordinator.collected()[0]) == ["b"]
+    coordinator.publish(V2)
+    assert coordinator.extend([held]) == []
+    with pytest.raises(Refused, match="not one of attempt 1 of run run for its current version"):
+        coordinator.complete(held, played(held))
+    assert coordinator.collected() == ({}, {})  # nor is what nobody has collected taken
+    [again] = take(coordinator)  # though a group is leased once: it was nobody's fault
+    assert (again.group.id, again.version) == ("a", V2)
+    assert coordinator.complete(again, played(again))
+    assert coordinator.counts["stale"] == 2
+
+
+def test_what_was_taken_in_time_is_collected_after_the_next_version(clock: Clock) -> None:
+    coordinator = Coordinator("run", 1, HELLO, clock=clock, staleness=1)
+    coordinator.publish(V1)
+    coordinator.add([group("a"), group("b")])
+    first, late = take(coordinator, capacity=2)
+    coordinator.complete(first, played(first))
+    coordinator.publish(V2)
+    assert coordinator.complete(late, played(late))  # by the version that its lease names
+    assert {a.version for ts in coordinator.collected()[0].values() for t in ts for a in t.actions} == {V1.name}

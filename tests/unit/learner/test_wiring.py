@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from rows import act, cut_of, see, unit
 from test_learner import GRPO, GSPO, PPO, learner_of, sampled_threads, units_of
 
-from rolecast.learner.batch import TokenBatch, action_lengths
+from rolecast.errors import RatioGateError
+from rolecast.learner.batch import Padded, TokenBatch, action_lengths
 from rolecast.learner.cut import Cut
 from rolecast.learner.learner import Learner
 from rolecast.learner.step import _scored, reinforce
-from rolecast.types import Action, Example, ImitationTerm, KlTerm, Objective, Thread, Unit, ValueTerm, mean
+from rolecast.learner.tally import Tally, mean_of
+from rolecast.learner.terms import policy_loss, slopes_of
+from rolecast.types import Action, Example, ImitationTerm, KlTerm, Objective, PolicyTerm, Thread, Unit, ValueTerm, mean
 from rolecast.weights.team import FROZEN
 
 
@@ -275,3 +280,68 @@ def test_an_objective_may_be_its_critic_alone() -> None:
     assert found[-1] < found[0]
     policy = {name for name, _ in learner.team.trained("shared")}
     assert {name for name, tensor in learner.weights().items() if torch.equal(tensor, before[name])} >= policy
+
+
+def two_versions(batch: TokenBatch) -> TokenBatch:
+    """A unit of two actions, the first sampled by earlier weights: log-probs of three tokens by sampler, trainer and now."""
+    [first, second] = batch.actions
+    batch = batch.with_actions("sampler_logprob", {first: np.array([-1.0, -2.0]), second: np.array([-0.5])})
+    batch = batch.with_actions("old_logprob", {first: np.array([-1.2, -1.4]), second: np.array([-0.5])})
+    return batch.with_actions("advantage", {first: np.array([2.0, 2.0]), second: np.array([2.0])})
+
+
+NOW = torch.tensor([-1.1, -1.5, -0.2])
+
+
+@pytest.mark.parametrize(
+    ("policy", "loss", "ratio"),
+    [
+        # Ratios to `old`: e^0.1, e^-0.1, e^0.3, the last one clipped to 1.2. Importance of `old` over the sampler: e^-0.2, e^0.6, and 1 for the
+        # action of the current weights. Loss: -2/3 (e^0.1 e^-0.2 + e^-0.1 e^0.6 + 1.2).
+        (
+            PolicyTerm("token", (0.2, 0.2)),
+            -2 / 3 * (math.exp(-0.1) + math.exp(0.5) + 1.2),
+            (math.exp(0.1) + math.exp(-0.1) + math.exp(0.3)) / 3,
+        ),
+        # The same, with importance bounded by 1.5: e^0.6 = 1.82 is.
+        (
+            PolicyTerm("token", (0.2, 0.2), importance_cap=1.5),
+            -2 / 3 * (math.exp(-0.1) + 1.5 * math.exp(-0.1) + 1.2),
+            (math.exp(0.1) + math.exp(-0.1) + math.exp(0.3)) / 3,
+        ),
+        # GSPO, normalised by length: s = e^((0.1 - 0.1 + 0.3) / 3) = e^0.1, importance e^((-0.2 + 0.6 + 0) / 3) = e^(0.4/3); one item.
+        (PolicyTerm("unit", (0.2, 0.2)), -2 * math.exp(0.1) * math.exp(0.4 / 3), math.exp(0.1)),
+        # Its clip is of the whole unit's ratio: e^0.1 = 1.105 beyond 1.05.
+        (PolicyTerm("unit", (0.05, 0.05)), -2 * 1.05 * math.exp(0.4 / 3), math.exp(0.1)),
+        (PolicyTerm("unit", (0.2, 0.2), importance_cap=1.1), -2 * math.exp(0.1) * 1.1, math.exp(0.1)),
+    ],
+)
+def test_ratios_and_importance_by_hand_where_two_versions_sampled(policy: PolicyTerm, loss: float, ratio: float) -> None:
+    o = replace(GRPO, policy=policy)
+    threads = [Thread("t", "planner", "shared", turns=[see(1, 2), act("a", 4, 5), see(6), act("b", 7)])]
+    found = cut_of(o, threads, [unit("u", "a", "b")])
+    batch = two_versions(found.batch)
+    rows = Padded.of(batch, [0], torch.device("cpu"))
+    tally = Tally()
+    told = policy_loss(o, batch, rows, (NOW, torch.zeros(3)), None, tally)
+    assert told.item() == pytest.approx(loss, rel=1e-5)
+    assert mean_of([tally.pairs])["ratio"] == pytest.approx(ratio, rel=1e-5)
+    if policy.ratio == "unit":  # and where the unit is cut apart
+        slopes = slopes_of(policy, batch, np.array([0.0, 0, -1.1, -1.5, 0, -0.2]), np.array([2, 3, 5]), Tally())
+        assert slopes.loss.sum() == pytest.approx(loss, rel=1e-5)
+
+
+def test_the_gate_is_for_what_the_current_weights_sampled() -> None:
+    learner = learner_of(GRPO)
+    threads = sampled_threads(learner.team.model("shared"))
+    old = [action.id for thread in threads for action in thread.actions if thread.id.startswith("0.")]
+    for one in threads:
+        for place, turn in enumerate(one.turns):
+            if isinstance(turn, Action) and turn.id in old:
+                one.turns[place] = replace(turn, logprobs=tuple(p - 0.3 for p in turn.logprobs))
+    metrics = reinforce(learner, threads, units_of(threads), gate=1e-4, stale=frozenset(old))
+    assert metrics["sampler_mismatch/max"] <= 1e-4
+    assert metrics["stale"] == pytest.approx(len(old) / sum(len(one.actions) for one in threads))
+    assert metrics["stale/shift"] == pytest.approx(math.expm1(0.3), rel=1e-3)
+    with pytest.raises(RatioGateError):
+        reinforce(learner, threads, units_of(threads), gate=1e-4, stale=frozenset(old[1:]))

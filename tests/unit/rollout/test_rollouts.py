@@ -57,8 +57,8 @@ class Team:
         return done
 
 
-def connected(capacity: int = 100, tries: int = 3) -> tuple[Rollouts, Coordinator, Team, Worker]:
-    team, coordinator = Team(), Coordinator("run", 1, HELLO, tries=tries)
+def connected(capacity: int = 100, tries: int = 3, staleness: int = 0) -> tuple[Rollouts, Coordinator, Team, Worker]:
+    team, coordinator = Team(), Coordinator("run", 1, HELLO, tries=tries, staleness=staleness)
     worker = Worker("w", coordinator, team, capacity, remote=False)
     rollouts = Rollouts(SimpleNamespace(name="decor"), coordinator, worker.work)  # type: ignore[arg-type]
     rollouts.publish(Version("run", 1, 7))
@@ -213,3 +213,25 @@ def test_heartbeats_keep_the_leases_of_a_slow_episode() -> None:
     threading.Timer(0.6, look).start()
     assert worker.work() == 3
     assert (coordinator.counts["expired"], coordinator.counts["accepted"]) == (0, 3)
+
+
+def test_what_was_begun_is_played_by_the_version_of_then_and_given_to_whoever_asks_for_it() -> None:
+    rollouts, coordinator, team, _ = connected(staleness=1)
+    later = [Episode(Question("q9", "Q?", Gold(("a",))), "1.0:q9", member) for member in range(2)]
+    rollouts.begin(later, Sampling(), "train")
+    rollouts.publish(Version("run", 1, 8))
+    assert [t.group for t in rollouts.collect(EPISODES, Sampling(), "train")] == [e.group for e in EPISODES]
+    assert coordinator.collected() == ({}, {})  # nothing lies there that would end a wait at once
+    found = rollouts.collect(later, Sampling(), "train")
+    assert {a.version for t in found for a in t.actions} == {"run/1.7"}
+    assert len(team.calls) == 4  # and it was not played again
+
+
+def test_what_is_forgotten_is_played_anew() -> None:
+    rollouts, _, team, _ = connected(staleness=1)
+    rollouts.begin(EPISODES, Sampling(), "train")
+    rollouts.collect([Episode(Question("q9", "Q?", Gold(("a",))), "1.0:q9", 0)], Sampling(), "eval")
+    rollouts.forget()
+    rollouts.publish(Version("run", 1, 8))
+    assert {a.version for t in rollouts.collect(EPISODES, Sampling(), "train") for a in t.actions} == {"run/1.8"}
+    assert len(team.calls) == 7

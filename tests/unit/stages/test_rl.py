@@ -24,6 +24,7 @@ from rolecast.learner.settings import OptimizerConfig
 from rolecast.methods.decor import Decor
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
+from rolecast.rollout.waits import Waits
 from rolecast.stages import rl as rl_stage
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.rl import Trainer, TrainerState
@@ -103,8 +104,16 @@ class Dev:
         backend.optimizers["shared"].reset = self._reset  # type: ignore[method-assign]
         learner = Learner(self.stage.objectives, self.team, backend, seed=0)
         self.answers = ["The The"]
-        rollouts = SimpleNamespace(collect=lambda episodes, sampling, phase: [finished(THE_THE, a) for a in self.answers])
-        sampler: Any = SimpleNamespace(rollouts=rollouts, sample=self.sample, cost=Cost(), dropped=0, told=lambda: {"tokens/sampled": 0.0})
+        self.begun: list[int] = []
+        rollouts = SimpleNamespace(
+            collect=lambda episodes, sampling, phase: [finished(THE_THE, a) for a in self.answers],
+            version="v",
+            forget=self.begun.clear,
+            waits=Waits(),
+        )
+        sampler: Any = SimpleNamespace(
+            rollouts=rollouts, sample=self.sample, begin=self.begin, cost=Cost(), dropped=0, told=lambda: {"tokens/sampled": 0.0}
+        )
         publisher: Any = SimpleNamespace(publish=self._publish)
         self.trainer = Trainer(self.run, self.stage, learner, sampler, publisher, [THE_THE], 0, TrainerState())
 
@@ -117,6 +126,9 @@ class Dev:
 
     def sample(self, step: int) -> tuple[Batch, dict[str, float]]:
         raise NotImplementedError
+
+    def begin(self, step: int) -> None:
+        self.begun.append(step)
 
     def move(self) -> None:
         """Makes every weight worse by one."""
@@ -193,6 +205,7 @@ class Idling(Dev):
         super().__init__(folder, make_config({"stages": {"rl": rl}, "model": model}, "here"))
         self.steps = steps
         self.gates: list[float] = []
+        self.stale: list[tuple[list[str], list[int]]] = []  # with the steps that were begun by then
         monkeypatch.setattr(rl_stage, "reinforce", self.reinforce)
 
     def sample(self, step: int) -> tuple[Batch, dict[str, float]]:
@@ -202,10 +215,12 @@ class Idling(Dev):
         return Batch([Credited([t], [Unit("u", ("a",), 1.0, "decor", tag="planner")], [SHOWN])]), {"groups": 1.0}
 
     def reinforce(
-        self, learner: Learner, threads: Sequence[Thread], units: Sequence[Unit], examples: Sequence[Any], *, gate: float
-    ) -> dict[str, float]:
+        self, learner: Learner, threads: Sequence[Thread], units: Sequence[Unit], examples: Sequence[Any], *, gate: float,
+        stale: frozenset[str],
+    ) -> dict[str, float]:  # fmt: skip
         assert ([thread.id for thread in threads], [unit.id for unit in units], list(examples)) == (["t0"], ["u"], [SHOWN])
         self.gates.append(gate)
+        self.stale.append((sorted(stale), list(self.begun)))
         self.move()
         return {"loss": 0.5}
 
@@ -247,6 +262,34 @@ def test_every_step_is_played_by_the_weights_of_the_update_before_it(tmp_path: P
     assert run.published == [(0, 0), (1, 0), (2, 0)]
     for updates, weights in enumerate(run.answering):
         assert torch.allclose(weights, start + updates)
+
+
+def test_one_step_off_begins_the_next_step_before_the_update_and_tells_what_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Idling(tmp_path, monkeypatch, "ttt")
+    run.run.config.stages["rl"] = run.trainer.config.model_copy(update={"staleness": 1})
+    versions = iter(("v", "w", "w"))
+    monkeypatch.setattr(run, "_publish", lambda *given: None)
+    sample = run.trainer.sampler.sample  # type: ignore[union-attr]
+
+    def sampled(step: int) -> Any:
+        run.trainer.sampler.rollouts.version = next(versions)  # type: ignore[union-attr]
+        return sample(step)
+
+    run.trainer.sampler.sample = sampled  # type: ignore[union-attr,method-assign]
+    run.trainer.train(Stopping(ALONE))
+    assert run.stale == [([], [1]), (["a"], [1, 2]), (["a"], [1, 2])]  # the action is of version v; nothing follows the last step
+
+
+def test_a_collapse_forgets_what_was_sampled_ahead(tmp_path: Path) -> None:
+    run = Collapsing(tmp_path)
+    run.trainer.sampler.begin(3)  # type: ignore[union-attr]
+    for em in (0.8, 0.3):
+        run.train(em)
+        assert run.begun == [3]
+    run.train(0.3)
+    assert run.begun == []
 
 
 @pytest.mark.parametrize("start", [0, 2])
