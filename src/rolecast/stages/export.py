@@ -28,13 +28,13 @@ from rolecast.stages.belonging import require_own
 from rolecast.stages.export_text import about, guide, prompt_files, prompts_guide
 from rolecast.stages.run import Run
 from rolecast.stages.serve import trained_stage
-from rolecast.stages.team import MERGED, first_model, require_model
+from rolecast.stages.team import first_model, require_model
 from rolecast.store.artifact import MANIFEST, committed, parse_manifest, verify, write_text, writing
 from rolecast.store.uri import S3, making
 from rolecast.types import Slot, Stage
 from rolecast.weights.adapters import CONFIG, WEIGHTS, is_adapter
 from rolecast.weights.models import CPU, read_tokenizer
-from rolecast.weights.team import BASE, FROZEN
+from rolecast.weights.team import BASE, FROZEN, MERGED
 
 KIND = "export"
 TOP = "."  # the folder itself

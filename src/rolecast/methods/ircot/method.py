@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rolecast.methods.base import MethodConfig
-from rolecast.methods.base import Most, Spoken
+from rolecast.methods.base import MethodConfig, Most, Spoken
 from rolecast.methods.ircot.state import IrcotState
 from rolecast.methods.ircot.teacher import IrcotTeacher
 from rolecast.methods.one_answer import OneAnswer
