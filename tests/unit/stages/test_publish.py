@@ -26,6 +26,7 @@ from rolecast.stages.team import training_team
 from rolecast.store.artifact import writing
 from rolecast.store.local import LocalStore
 from rolecast.types import Stage
+from rolecast.weights.adapters import is_adapter
 from rolecast.weights.canary import canary
 from rolecast.weights.models import CPU
 from rolecast.weights.settings import LoraConfig
@@ -140,3 +141,43 @@ def test_workers_find_the_base_of_a_stage_that_starts_a_run(
     RemoteTeam.of(info, "http://127.0.0.1:9", "http://127.0.0.1:9", tmp_path / "work").load(
         told[0]
     )  # the canary says that it is the same team
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 2}])
+def test_the_learner_s_own_engine_is_given_every_version_as_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: dict[str, int] | None
+) -> None:
+    """With the log-probs that the learner's own weights give; the files go when they are read."""
+    given: list[Any] = []
+    closed: list[bool] = []
+
+    def load(placed: Any) -> None:
+        assert placed.base.is_dir()
+        assert all(folder is None or is_adapter(folder) for folder in placed.adapters.values())
+        given.append(placed)
+
+    disk = SimpleNamespace(load=load, close=lambda: closed.append(True), version="", branches=0)
+    monkeypatch.setattr(publish_stage, "disk_engine", lambda config, renderer: disk)
+    monkeypatch.setattr(publish_stage, "open_retriever", lambda run: None)
+    monkeypatch.setattr(publish_stage, "open_judge", lambda run: None)
+    scratch = {"hidden": 32, "layers": 2, "heads": 2, "head_dim": 16, "feed_forward": 64}
+    method = {"name": "decor", "condenser": "model" if lora else "extractive"}
+    config = make_config({"model": {"scratch": scratch, "lora": lora}, "method": method}, "here")
+    stage = replace(RL, start="")
+    run = Run(tmp_path / "run", config)
+    run.path.mkdir()
+    cast = make_method(config.method).in_stage(stage)
+    team = training_team(run, cast, stage, None, CPU)
+    with open_publisher(run, cast, stage, team) as publisher:
+        for step in (1, 2):
+            with torch.no_grad():
+                for name, parameter in team.trained("shared"):
+                    parameter += 0.05 * step if "lora_B" in name or not lora else 0.0
+            publisher.publish(step, trained_weights(team))
+            canaries = {slot: canary(team.model(slot), TOKENIZER).logprobs for slot in cast.spoken}
+            assert {slot: found.logprobs for slot, found in given[-1].canaries.items()} == canaries
+    assert [placed.version for placed in given] == ["run/0.1", "run/0.2"]
+    assert given[0].canaries["shared"] != given[1].canaries["shared"]
+    assert (given[1].base == run.base) == bool(lora)
+    assert not list(run.path.glob("version-*"))
+    assert closed == [True]
