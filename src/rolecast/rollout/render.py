@@ -84,8 +84,8 @@ class Renderer:
     @property
     def portable_template(self) -> str:
         """The chat template for others, by which `apply_chat_template` gives what `prompt` does, system messages included."""
-        template = self.tokenizer.chat_template
-        assert isinstance(template, str), "a tokenizer's templates by name have no one that is portable"
+        given = self.tokenizer.chat_template
+        template = str(given["default"] if isinstance(given, dict) else given)  # of several, the one that is taken unless another is named
         return _FOLDING + template if self._folds else template
 
     def plain(self, text: str) -> str:

@@ -253,6 +253,18 @@ def test_a_template_without_system_messages_takes_them_as_ours_does(template: st
     assert "Keep the fact." in text or said == "user alone"
 
 
+def test_of_several_templates_the_one_that_we_render_with_is_there(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "run", DECOR, lora=False)
+    tokenizer = AutoTokenizer.from_pretrained(_tokenizer(tmp_path, IGNORES))
+    tokenizer.chat_template = {"default": tokenizer.chat_template, "tool_use": REFUSES}
+    with writing(run.model("sft"), "model", {}) as partial:
+        tiny_model(1).save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
+    export(run, "sft", str(tmp_path / "out"))
+    ids = AutoTokenizer.from_pretrained(tmp_path / "out").apply_chat_template(MESSAGES, add_generation_prompt=True)["input_ids"]
+    assert tuple(ids) == Renderer(tokenizer).prompt(MESSAGES)[0]
+
+
 def _tokenizer(tmp_path: Path, template: str) -> Path:
     TOKENIZER.save_pretrained(tmp_path / "tokenizer")
     (tmp_path / "tokenizer" / "chat_template.jinja").write_text(template)
