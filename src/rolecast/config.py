@@ -25,7 +25,7 @@ from pydantic import (
 from rolecast import identity
 from rolecast.errors import InputError
 from rolecast.externals import EndpointName, ExternalConfig
-from rolecast.identity import HOW, SEGMENT, SHAPE
+from rolecast.identity import ADDED, HOW, SEGMENT, SHAPE
 from rolecast.learner.settings import BackendConfig, OptimizerConfig, Packing
 from rolecast.methods import registry
 from rolecast.methods.base import Method, MethodConfig
@@ -208,7 +208,7 @@ class RlConfig(TrainedConfig, PlayedConfig):
     top_p: float = Field(1.0, gt=0, le=1)  # 1, the whole distribution, and nothing else: its log-probs are what the trainer recomputes
     refill: int = Field(1, ge=0, json_schema_extra=SEGMENT)  # extra rounds of sampling for groups without variance
     # 1: the next step's groups are sampled while this one's update is made, so by weights one step older; each action is corrected for it
-    staleness: int = Field(0, ge=0, le=1)
+    staleness: int = Field(0, ge=0, le=1, json_schema_extra=ADDED)
     ratio_gate: float | None = Field(None, gt=0)  # bound of the mean |ratio - 1| on fresh tokens; by default what the dtype explains
     idle_steps: int = Field(3, ge=1, json_schema_extra=SEGMENT)  # so many steps in a row from which nothing could be learned end the stage
     kl: float | None = Field(None, ge=0)  # coefficient of every objective's KL term, in place of the method's

@@ -22,7 +22,7 @@ RESULT = {
     "seed": 7, "name": "other", "lockstep": True, "judge.model": "some-model", "retriever.kind": "dense", "retriever.encoder": "e",
     "model.max_context": 2048, "method.alpha": 0.5, "stages.rl.group": 7, "stages.rl.temperature": 0.5, "stages.rl.eval_every": 7,
     "stages.rl.guard.patience": 7, "stages.rl.optimizer.name": "sgd", "stages.sft.lr": 0.5, "stages.sft.errors.stop_early": 0.5, "eval.n": 7,
-    "data.world.questions": {"train": 7}, "stages.rl.optimizers": {"shared": {"name": "sgd"}},
+    "data.world.questions": {"train": 7}, "stages.rl.optimizers": {"shared": {"name": "sgd"}}, "stages.rl.staleness": 1, "stages.sft.errors.faultless": 0.5,
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rolecast.identity import ADDED
 from rolecast.judge.evidence import unresolved
 from rolecast.ports import Completion, GenerateRequest
 from rolecast.rewards.text import ABSTENTION
@@ -51,7 +52,7 @@ class TeacherErrors(BaseModel):
     skip_aggregates: float = Field(0.0, ge=0, le=1)  # plans no aggregates: searches feed the answer
     skip_point: float = Field(0.0, ge=0, le=1)  # leaves one of a node's key points out of its report
     # share of SFT's episodes in which none of these errors is made, so that late states, which errors hide, are read often enough too
-    faultless: float = Field(0.0, ge=0, le=1)
+    faultless: float = Field(0.0, ge=0, le=1, json_schema_extra=ADDED)
 
 
 class Teacher(Protocol):
