@@ -29,7 +29,7 @@ def finished(answer: str) -> Trajectory:
 def test_a_rollback_brings_back_every_slot_and_the_critic(tmp_path: Path, lora: LoraConfig | None) -> None:
     learner = learner_of(PLANNER, ANSWERER, lora=lora)
     said = {"answer": "The The"}
-    rollouts = SimpleNamespace(collect=lambda *_: [finished(said["answer"])] * 2)
+    rollouts = SimpleNamespace(collect=lambda *_: [finished(said["answer"])] * 2, forget=lambda: None)
     sampler: Any = SimpleNamespace(rollouts=rollouts)
     stage = Stage("rl", "rl", objectives=(PLANNER, ANSWERER))
     trainer = Trainer(Run(tmp_path, RunConfig()), stage, learner, sampler, None, [WHO, WHO], 0, TrainerState())
