@@ -225,6 +225,7 @@ def test_what_was_begun_is_played_by_the_version_of_then_and_given_to_whoever_as
     found = rollouts.collect(later, Sampling(), "train")
     assert {a.version for t in found for a in t.actions} == {"run/1.7"}
     assert len(team.calls) == 4  # and it was not played again
+    assert coordinator.waiting == 0  # nor is it leased to anybody
 
 
 def test_what_is_forgotten_is_played_anew() -> None:

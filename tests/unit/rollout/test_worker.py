@@ -129,6 +129,7 @@ def test_each_group_has_its_own_phase_and_sampling() -> None:
 
 def test_a_new_version_is_loaded_when_nothing_older_is_in_flight() -> None:
     stage, coordinator, worker = staged(group("slow"), group("b"))
+    coordinator.staleness = 1
     stage.ends["slow"] = asyncio.Event()
 
     def publish() -> None:
