@@ -13,19 +13,18 @@ from rolecast.config import RunConfig, TrainedConfig
 from rolecast.learner.settings import OptimizerConfig
 from rolecast.planning.shape import Shape
 from rolecast.types import Slot, Stage
-from rolecast.weights.settings import LoraConfig
+from rolecast.weights.settings import CHUNK, LoraConfig
 
 Where = Literal["device", "host"]
 BYTES = {"float32": 4, "bfloat16": 2}
 BUCKET = 5 * 10**8  # elements whose gradients DeepSpeed reduces at once
-LOGITS_AT_ONCE: int | None = None  # of a micro-batch, in numbers; None where the learner computes all of them together
 PER_LOGIT = 16  # bytes: four float32 tensors are there at once, log-softmax and what its entropy, or its gradient, takes
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """`what`: how the number comes about. `change`: what makes it smaller; `now`: where that is a number of the config that it grows with,
-    its value."""
+    its value. `unbound`: bytes that it would have at that number, if it did not stop growing at `bytes`."""
 
     name: str
     bytes: int
@@ -33,6 +32,11 @@ class Part:
     change: str = ""
     where: Where = "device"
     now: int = 0
+    unbound: int = 0
+
+    def at(self, number: int) -> float:
+        """Bytes, were the number of the config this one instead of `now`, which is larger."""
+        return min(self.bytes, number * (self.unbound or self.bytes) / self.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +127,12 @@ def batch_parts(config: RunConfig, stage: Stage, shape: Shape) -> list[Part]:
     change = f"stages.{stage.name}.max_tokens" if tokens > config.model.max_context else "model.max_context"
     layer, kept = layer_bytes(shape, b), tokens * shape.hidden * b * shape.layers
     saving = (kept + tokens * layer) / 2**30
-    at_once = tokens * shape.vocabulary if LOGITS_AT_ONCE is None else min(tokens * shape.vocabulary, LOGITS_AT_ONCE)
+    wanted = tokens * shape.vocabulary
+    at_once = min(wanted, CHUNK)  # more is computed in chunks
     return [
         Part("activations", tokens * layer * shape.layers, f"{tokens:,} tokens × {shape.layers} layers × {layer:,} B "
              f"({saving:.2f} GiB if every layer's were computed twice)", change, now=tokens),
-        Part("logits", at_once * PER_LOGIT, f"{at_once:,} numbers × {PER_LOGIT} B", change, now=tokens),
+        Part("logits", at_once * PER_LOGIT, f"{at_once:,} numbers × {PER_LOGIT} B", change, now=tokens, unbound=wanted * PER_LOGIT),
     ]  # fmt: skip
 
 

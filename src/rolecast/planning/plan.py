@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -125,8 +126,13 @@ def _fitting(stage: StagePlan, part: Part, excess: int) -> str:
     """How large the number of the config that the part grows with may be, with all else that grows with it."""
     if not part.now:
         return ""
-    grows = sum(other.bytes for other in stage.parts if other.change == part.change)
-    fits = int(part.now * (grows - excess) / grows)
+    grown = [other for other in stage.parts if other.change == part.change]
+    room = float(sum(other.bytes for other in grown) - excess)
+
+    def bytes_at(number: int) -> float:
+        return sum((other.at(number) for other in grown), 0.0)
+
+    fits = bisect_right(range(part.now), room, key=bytes_at) - 1
     return f" from {part.now:,} to {fits:,} or less" if fits > 0 else f", now {part.now:,}, and more: what is left is too large too"
 
 

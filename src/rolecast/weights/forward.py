@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-CHUNK = 2**25  # logits that are there at once; with what log-probs and their gradient take beside them, some 12 bytes each
-
 
 def token_logits(model: PreTrainedModel, row: Tensor, column: Tensor, **inputs: Any) -> Tensor:
     """Logits (n, vocabulary) that predict what follows `column[i]` of sequence `row[i]`; no others are computed.

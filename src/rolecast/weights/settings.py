@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+CHUNK = 2**25  # logits that are there at once; with what log-probs and their gradient take beside them, some 12 bytes each
+
 
 class LoraConfig(BaseModel):
     """Train adapters over frozen weights."""

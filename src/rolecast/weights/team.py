@@ -22,9 +22,9 @@ from rolecast.errors import ArtifactError, DivergedError
 from rolecast.types import Slot
 from rolecast.weights.adapters import activate, adapter_weights, add_adapter, is_adapter, load_adapter, of_adapter, save_adapter
 from rolecast.weights.attention import Forest
-from rolecast.weights.forward import CHUNK, head_logits, in_chunks, of_targets, token_logits, trunk_states
+from rolecast.weights.forward import head_logits, in_chunks, of_targets, token_logits, trunk_states
 from rolecast.weights.models import CPU, read_model
-from rolecast.weights.settings import LoraConfig
+from rolecast.weights.settings import CHUNK, LoraConfig
 
 Weights = dict[str, Tensor]  # by their names in the team
 FROZEN: Slot = "frozen"  # the base as a stage finds it

@@ -25,7 +25,7 @@ from rolecast.rollout.env import Env
 from rolecast.service.settings import read_settings
 from rolecast.stages.inputs import inputs
 from rolecast.stages.run import Run, create
-from rolecast.stages.serve import _trained_stage, open_agent
+from rolecast.stages.serve import open_agent, trained_stage
 from rolecast.store.artifact import writing
 from rolecast.types import Gold, Question, Stage
 from tests.tiny import TOKENIZER, tiny_model
@@ -162,11 +162,11 @@ def test_of_a_schedule_that_ends_with_a_rollout_stage_the_last_model_is_served(
     run = create(tmp_path / "run", config)
     schedule = (Stage("early", "rollout"), *config.schedule, Stage("plans", "rollout", "rl"))
     with pytest.raises(InputError, match="run its sft stage first"):
-        _trained_stage(run, schedule, None)
+        trained_stage(run, schedule, None)
     trained(run, "sft")
     with writing(run.model("plans"), "model", {}):  # of another schedule, so to speak
         pass
-    assert _trained_stage(run, schedule, None) == "sft"
+    assert trained_stage(run, schedule, None) == "sft"
 
 
 def test_a_damaged_model_is_not_served(config: RunConfig, tmp_path: Path) -> None:

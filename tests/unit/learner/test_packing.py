@@ -24,8 +24,8 @@ from rolecast.learner.ranks import ALONE, Ranks
 from rolecast.learner.settings import OptimizerConfig, Packing
 from rolecast.types import Example, ImitationTerm, Objective, ValueTerm
 from rolecast.weights import attention
-from rolecast.weights.forward import CHUNK, in_chunks
-from rolecast.weights.settings import LoraConfig
+from rolecast.weights.forward import in_chunks
+from rolecast.weights.settings import CHUNK, LoraConfig
 from rolecast.weights.team import FROZEN, Casting, Team
 from tests.architectures import SUPPORTED, random_model
 from tests.tiny import TOKENIZER, tiny_team
