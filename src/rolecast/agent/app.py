@@ -46,7 +46,9 @@ def open_team(settings: AgentSettings, retriever: Retriever | None) -> Agent:
     with needing("agent"):
         from rolecast.stages.serve import open_agent  # torch: imported while probes are answered
 
-        return open_agent(settings.run, settings.stage, retriever, settings.rewriter, read_externals(settings.externals), read_engine(settings.engine))
+        return open_agent(
+            settings.run, settings.stage, retriever, settings.rewriter, read_externals(settings.externals), read_engine(settings.engine)
+        )
 
 
 def make_agent(settings: AgentSettings, open_team: Open = open_team) -> tuple[FastAPI, Service]:

@@ -21,7 +21,9 @@ class AgentSettings(ServiceSettings):
     keep_traces: int = Field(256, ge=0, description="How many of the last traces this process keeps.")
     rewriter: str = Field("", description="The slot whose model makes one question of several user turns; else they are refused.")
     externals: str = Field("", description="A YAML file of endpoints by name, as `externals` of a config; they go before the run's own.")
-    engine: str = Field("", description="A YAML file of the engine, as `engine` of a config; by default the one that the run was trained with.")
+    engine: str = Field(
+        "", description="A YAML file of the engine, as `engine` of a config; by default the one that the run was trained with."
+    )
     log_questions: bool = Field(False, description="Whether questions and answers go to the log.")
 
     @model_validator(mode="after")
