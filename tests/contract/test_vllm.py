@@ -24,7 +24,7 @@ def test_vllm_s_own_tests_pass_where_it_is_installed(file: str) -> None:
         pytest.skip("vllm is not installed: make an environment for it (docs/engines.md) and name its python in ROLECAST_VLLM_PYTHON")
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "pipelines"), str(ROOT)])
     done = subprocess.run(
-        [PYTHON, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", file, "-k", "vllm"], cwd=ROOT, env={**os.environ, "PYTHONPATH": path},
+        [PYTHON, "-m", "pytest", "-x", "-p", "no:cacheprovider", file, "-k", "vllm"], cwd=ROOT, env={**os.environ, "PYTHONPATH": path},
         capture_output=True, text=True, check=False, timeout=1200,
     )  # fmt: skip
     sys.stdout.write(done.stdout[-4000:])
