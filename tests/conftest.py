@@ -10,8 +10,9 @@ import pytest
 
 from tests.weed import S3Server, weed_running
 
-# Who starts the tests in the background of a shell has Ctrl-C ignored, and so would every command that a test starts and interrupts.
+# Who starts the tests in the background of a shell has Ctrl-C ignored, and with nohup SIGHUP; so would every command that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
