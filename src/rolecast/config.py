@@ -273,17 +273,22 @@ class RunConfig(Closed):
     @field_validator("stages", mode="before")
     @classmethod
     def _stages_of_the_schedule(cls, given: Any, info: ValidationInfo) -> Any:
-        """Every stage of the method's schedule, with the settings of its kind."""
+        """Every stage of the method's schedule, with the settings of its kind. One that is null is as if it were not given: so an override
+        takes back what a file says of a stage that another schedule has not."""
         if "method" not in info.data:
             return {}  # nothing is known of them, and what is wrong with the method is what there is to say
         if not isinstance(given, dict):
             return given
+        given = {name: settings for name, settings in given.items() if settings is not None}
         method = make_method(info.data["method"])
         if untrained := [stage for stage in method.schedule() if stage.kind not in STAGE_KINDS]:
             raise ValueError(f"{method.name}: stage {untrained[0].name!r} is of kind {untrained[0].kind!r}, which no stage can be")
         kinds = {stage.name: STAGE_KINDS[stage.kind] for stage in method.schedule()}
         if unknown := sorted(set(given) - set(kinds)):
-            raise ValueError(f"{method.name} has no stage {unknown[0]!r}; it has {', '.join(kinds) or 'none'}")
+            has = ", ".join(kinds) or "none"
+            raise ValueError(
+                f"{method.name} has no stage {unknown[0]!r}; it has {has}. Take back what a file says of it by stages.{unknown[0]}=null"
+            )
         stages = create_model("stages", __base__=Closed, **{name: (kind, kind()) for name, kind in kinds.items()})  # type: ignore[call-overload]
         read = stages.model_validate({name: _plain(settings) for name, settings in given.items()})
         return {name: getattr(read, name) for name in kinds}

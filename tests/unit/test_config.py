@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.resources import as_file
 from pathlib import Path
 
 import pytest
 
-from rolecast.config import RunConfig, SftConfig, load_config, make_config, read_json_config
+from rolecast.config import RlConfig, RunConfig, SftConfig, load_config, make_config, read_json_config
 from rolecast.errors import InputError
 from rolecast.methods.decor import Decor, DecorConfig
 from rolecast.methods.registry import find, known
@@ -316,3 +317,14 @@ def test_sampling_ahead_is_not_for_lockstep() -> None:
     assert make_config(ahead, "here").rl("rl").staleness == 1
     with pytest.raises(InputError, match=r"set stages.rl.staleness to 0, or lockstep to false"):
         make_config({**ahead, "lockstep": True}, "here")
+
+
+def test_a_stage_that_is_null_is_as_if_it_were_not_given() -> None:
+    """So that a preset can be played in a variant whose schedule is another."""
+    with as_file(find("decomposer").preset("demo")) as file:
+        with pytest.raises(InputError, match=r"has no stage 'answerer'; it has sft, joint\. Take back .* by stages\.answerer=null"):
+            load_config(file, ["method.training=joint"])
+        config = load_config(file, ["method.training=joint", "stages.planner=null", "stages.plans=null", "stages.answerer=null"])
+    assert list(config.stages) == ["sft", "joint"]
+    assert config.stages["joint"] == RlConfig()
+    assert make_config({"stages": {"rl": None}}, "here") == RunConfig()
