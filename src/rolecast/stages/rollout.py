@@ -133,10 +133,12 @@ class Roller:
         short = shortfall(len(episodes), done, f"stage {self.stage.name}, {shard.split}")
         questions = [prepared for t in done if (prepared := prepared_question(t)) is not None]
         cost = cost_of(done, trained_roles(self.run.config, self.stage)) if shard.split == "train" else Cost()
-        self._commit(number, questions, Played(self._count(shard, done, len(questions)), cost))
+        self.done.append(Played(self._count(shard, done, len(questions)), cost))
         scores = means(tasks.find(self.stage.task), [t for t in done if t.status != "error"])
+        # Before the shard: who goes on drops rows of shards that are not committed, and could not make one again of a shard that is.
         self.metrics.write(number + 1, {**short, **self._told(shard, done), **{f"{shard.split}/{name}": s for name, s in scores.items()}})
         self.run.record(self.folder / "metrics.jsonl")
+        self._commit(number, questions)
 
     def finish(self) -> None:
         """One artifact of all shards, which are then no longer needed."""
@@ -151,13 +153,12 @@ class Roller:
         self.run.publish(self.run.questions(self.stage.name))
         self.run.discard(self.folder / SHARDS)
 
-    def _commit(self, number: int, questions: Sequence[Question], played: Played) -> None:
+    def _commit(self, number: int, questions: Sequence[Question]) -> None:
         self.run.discard(self._place(number))  # one that was damaged
-        with writing(self._place(number), SHARD, {**self.run.made, **asdict(played)}) as partial:
+        with writing(self._place(number), SHARD, {**self.run.made, **asdict(self.done[number])}) as partial:
             if questions:
                 write_questions(partial / ROWS, questions)
         self.run.publish(self._place(number))
-        self.done.append(played)
 
     def _place(self, number: int) -> Path:
         return place_of(self.run, self.stage, number)

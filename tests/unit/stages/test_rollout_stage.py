@@ -204,6 +204,30 @@ def test_a_stage_that_was_killed_goes_on_after_its_last_shard(tmp_path: Path, pl
         assert store.artifacts("plans") == ["plans/questions"]
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_no_row_of_metrics_is_lost_or_told_twice_around_a_shards_commit(
+    tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    undisturbed = run_of(tmp_path / "undisturbed")
+    go(undisturbed)
+    commit = rollout_stage.Roller._commit
+
+    def killed(self: rollout_stage.Roller, number: int, questions: Sequence[Question]) -> None:
+        if not before or number != 1:
+            commit(self, number, questions)
+        if number == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rollout_stage.Roller, "_commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            go(run_of(tmp_path / "killed"))
+    run = run_of(tmp_path / "killed")
+    go(run)
+    assert kept(run) == kept(undisturbed)
+    assert read_metrics(run.stage("plans")) == read_metrics(undisturbed.stage("plans"))
+
+
 def test_a_damaged_shard_is_played_again(tmp_path: Path, played: Played, caplog: pytest.LogCaptureFixture) -> None:
     played.breaks = 3
     run = run_of(tmp_path)
