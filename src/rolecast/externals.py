@@ -35,12 +35,7 @@ class ExternalConfig(BaseModel):
     @field_validator("url")
     @classmethod
     def _address(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ValueError("give an http(s) address, up to and with /v1")
-        if "@" in parts.netloc or parts.query or parts.fragment:
-            raise ValueError("an address holds no user, key or query; name a variable with the key in key_env, or a file in key_file")
-        return url.rstrip("/")
+        return plain_address(url, "up to and with /v1", "key_env, or a file in key_file")
 
     @field_validator("request")
     @classmethod
@@ -57,16 +52,31 @@ class ExternalConfig(BaseModel):
 
     def key(self, name: str) -> str:
         """The key as it is now; "" where the endpoint takes none. `InputError` where it is not to be had."""
-        if self.key_env:
-            where, key = f"the environment variable {self.key_env}", os.environ.get(self.key_env, "")
-        elif self.key_file:
-            where, key = self.key_file, _read(self.key_file, name)
-        else:
-            return ""
-        key = key.strip()
-        if not key or not key.isascii() or not key.isprintable() or " " in key:
-            raise InputError(f"externals.{name}: {where} holds {'no key' if not key else 'what is no key'}; put the endpoint's key there")
-        return key
+        return key_of(f"externals.{name}", self.key_env, self.key_file)
+
+
+def plain_address(url: str, form: str, keys: str) -> str:
+    """Without its last slash. ValueError for what is no http(s) address, or holds more. `form` of one; `keys`: where a key may be named."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ValueError(f"give an http(s) address, {form}")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError(f"an address holds no user, key or query; name a variable with the key in {keys}")
+    return url.rstrip("/")
+
+
+def key_of(setting: str, variable: str | None, file: str | None = None) -> str:
+    """The key as it is now; "" where none is named. `InputError` with the name of the `setting` where it is not to be had."""
+    if variable:
+        where, key = f"the environment variable {variable}", os.environ.get(variable, "")
+    elif file:
+        where, key = file, _read(file, setting)
+    else:
+        return ""
+    key = key.strip()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise InputError(f"{setting}: {where} holds {'no key' if not key else 'what is no key'}; put the endpoint's key there")
+    return key
 
 
 class _Externals(RootModel[dict[EndpointName, ExternalConfig]]):
@@ -83,8 +93,8 @@ def read_externals(file: str) -> dict[str, ExternalConfig]:
         raise InputError(f"{file}: {describe(error)}") from None
 
 
-def _read(file: str, name: str) -> str:
+def _read(file: str, setting: str) -> str:
     try:
         return Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"externals.{name}: its key file {file} cannot be read ({type(error).__name__}); see that it is there") from None
+        raise InputError(f"{setting}: its key file {file} cannot be read ({type(error).__name__}); see that it is there") from None

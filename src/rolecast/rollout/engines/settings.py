@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator
 
 from rolecast.errors import InputError
+from rolecast.externals import plain_address
 from rolecast.identity import HOW, SHAPE
 from rolecast.reading import describe, read_mapping
 from rolecast.types import Slot
@@ -61,10 +61,7 @@ class VllmHttpConfig(_Engine):
     @field_validator("url")
     @classmethod
     def _address(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc or "@" in parts.netloc or parts.query or parts.fragment:
-            raise ValueError("give an http(s) address without user, key or query; name a variable with the key in key_env")
-        return url.rstrip("/").removesuffix("/v1")
+        return plain_address(url, "without /v1", "key_env").removesuffix("/v1")
 
 
 def _name_of(given: Any) -> str:

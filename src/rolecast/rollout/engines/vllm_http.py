@@ -8,15 +8,16 @@ allows it (VLLM_ALLOW_RUNTIME_LORA_UPDATING).
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
 from typing import Any, Literal, Self
 
-from rolecast.errors import EngineError, ExternalError, InputError, RolecastError
+from rolecast.errors import EngineError, ExternalError, RolecastError
+from rolecast.externals import key_of
 from rolecast.loops import LoopThread
 from rolecast.ports import Completion, GenerateRequest
+from rolecast.rollout.engines.external import SEEDS
 from rolecast.rollout.engines.settings import VllmHttpConfig
 from rolecast.rollout.engines.stops import cut
 from rolecast.rollout.render import Renderer
@@ -27,7 +28,6 @@ from rolecast.weights.models import DTYPES, end_tokens
 from rolecast.weights.placed import Placed
 from rolecast.weights.versions import CanaryError
 
-SEEDS = 2**31
 # What the server would else take from the model's own generation config, or leave out of the reply.
 FIXED: Mapping[str, Any] = {
     "n": 1, "top_k": 0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_tokens": 0,
@@ -74,12 +74,8 @@ class VllmHttpEngine:
         )
 
     def _headers(self) -> Mapping[str, str]:
-        if not self._config.key_env:
-            return {}
-        key = os.environ.get(self._config.key_env, "").strip()
-        if not key:
-            raise InputError(f"engine.key_env: the environment variable {self._config.key_env} holds no key; put the server's key there")
-        return {"Authorization": f"Bearer {key}"}
+        key = key_of("engine.key_env", self._config.key_env)
+        return {"Authorization": f"Bearer {key}"} if key else {}
 
     async def generate(self, request: GenerateRequest) -> Completion:
         if not self._speaking:
