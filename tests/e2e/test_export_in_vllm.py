@@ -5,7 +5,6 @@ ROLECAST_VLLM_PYTHON names the interpreter of an environment with vLLM; it need 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -22,17 +21,13 @@ from typing import Any
 import httpx
 import pytest
 
-from rolecast.ports import Completion, GenerateRequest, Sampling
-from rolecast.rollout.engines.transformers import TransformersEngine
-from rolecast.rollout.render import Renderer
-from rolecast.schedule import find
+from rolecast.ports import Completion
 from rolecast.stages.export import export
 from rolecast.stages.run import Run
-from rolecast.stages.team import finished_team
 from tests.weed import free_ports
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "stages"))
-from exported import DAC, DECOR, begun, ended, new_run
+from exported import DAC, DECOR, begun, ended, greedy, new_run
 
 PYTHON = os.environ.get("ROLECAST_VLLM_PYTHON", "")
 MESSAGES = [{"role": "system", "content": "Keep the fact."}, {"role": "user", "content": "Who is the mentor of Brol Tan?"}]
@@ -49,17 +44,8 @@ pytestmark = [
 
 
 def ours(run: Run) -> tuple[tuple[int, ...], dict[str, Completion]]:
-    of = find(run.config.schedule, "rl")
-    method = run.config.method_in(of).whole()
-    team, speakers = finished_team(run, method, of)
-    renderer = Renderer(team.tokenizer, method.tags)
-    ids, _ = renderer.prompt(MESSAGES)
-
-    async def said() -> dict[str, Completion]:
-        async with TransformersEngine(speakers, renderer, 4, 256) as engine:
-            return {slot: await engine.generate(GenerateRequest(ids, slot, NEW, (), Sampling(0.0), 0)) for slot in sorted(method.spoken)}
-
-    return ids, asyncio.run(said())
+    _, _, ids, said = greedy(run, "rl", MESSAGES, NEW)
+    return ids, said
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from rolecast.methods.base import Method
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find
 from rolecast.stages.belonging import require_own
-from rolecast.stages.export_text import about, guide, prompt_files, prompts_guide
+from rolecast.stages.export_text import Voice, about, guide, prompt_files, prompts_guide
 from rolecast.stages.run import Run
 from rolecast.stages.serve import trained_stage
 from rolecast.stages.team import first_model, require_model
@@ -46,15 +46,6 @@ class Source:
 
     weights: Path | None
     adapter: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Voice:
-    """The same in an export: the model, a folder of it or the name of one that lies elsewhere, and the adapter over it."""
-
-    model: str
-    adapter: str | None = None
-    rank: int = 0
 
 
 def export(run: Run, stage: str | None, out: str, adapters: bool = False) -> str:
@@ -218,7 +209,7 @@ def _write_words(run: Run, of: Stage, method: Method, renderer: Renderer, voices
 @contextmanager
 def _placed(out: str) -> Iterator[Path]:
     """Where to write an export that is to lie at `out`."""
-    if out.startswith(S3) or "://" in out:
+    if "://" in out:
         with making(out) as folder:
             yield folder
         return

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from rolecast.config import RunConfig
 from rolecast.errors import InputError
 from rolecast.installed import version
 from rolecast.methods.base import Method
 from rolecast.origin import origin
+from rolecast.rollout.engines.settings import RANKS
 from rolecast.rollout.render import Renderer
 from rolecast.stages.run import Run, origins
 from rolecast.teachers.base import TeacherErrors
@@ -21,23 +23,18 @@ from rolecast.types import Observation, Slot, Stage, endpoint_of
 log = logging.getLogger(__name__)
 FORMAT = 1  # of rolecast.json
 TRIED = 16  # episodes of a teacher in which each role is looked for
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM takes for --max-lora-rank
 
 
-class Spoken(Protocol):
-    """What a slot speaks with: a model, by its folder in the export or its name, and an adapter over it."""
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """What a slot speaks with, in an export: the model, a folder of it or the name of one that lies elsewhere, and the adapter over it."""
 
-    @property
-    def model(self) -> str: ...
-
-    @property
-    def adapter(self) -> str | None: ...
-
-    @property
-    def rank(self) -> int: ...
+    model: str
+    adapter: str | None = None
+    rank: int = 0
 
 
-def about(run: Run, of: Stage, method: Method, voices: Mapping[Slot, Spoken]) -> dict[str, Any]:
+def about(run: Run, of: Stage, method: Method, voices: Mapping[Slot, Voice]) -> dict[str, Any]:
     """`rolecast.json`. `scores`: of the stage's evaluation, None where it has none."""
     c = run.config
     evaluation = run.evaluation(of.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rolecast.config import RunConfig
+from rolecast.ports import Completion, GenerateRequest, Sampling
+from rolecast.rollout.engines.transformers import TransformersEngine
+from rolecast.rollout.render import Renderer
 from rolecast.schedule import find
 from rolecast.stages.run import Run, create
-from rolecast.stages.team import training_team, write_model
+from rolecast.stages.team import Speakers, finished_team, training_team, write_model
 from rolecast.store.artifact import writing
+from rolecast.types import Message
 from rolecast.weights.models import CPU
 from rolecast.weights.team import FROZEN
 from tests.tiny import TOKENIZER
@@ -62,3 +68,20 @@ def ended(run: Run, stage: str = "rl") -> Run:
     with writing(run.model(stage), "model", {**run.made, "stage": stage}) as partial:
         write_model(run, of, trained, partial)
     return run
+
+
+def greedy(
+    run: Run, stage: str, messages: Sequence[Message], new: int
+) -> tuple[Speakers, Renderer, tuple[int, ...], dict[str, Completion]]:
+    """The team, the prompt's tokens, and what our engine says for each slot."""
+    of = find(run.config.schedule, stage)
+    method = run.config.method_in(of).whole()
+    team, speakers = finished_team(run, method, of)
+    renderer = Renderer(team.tokenizer, method.tags)
+    ids, _ = renderer.prompt(messages)
+
+    async def said() -> dict[str, Completion]:
+        async with TransformersEngine(speakers, renderer, 4, 256) as engine:
+            return {slot: await engine.generate(GenerateRequest(ids, slot, new, (), Sampling(0.0), 0)) for slot in sorted(method.spoken)}
+
+    return speakers, renderer, ids, asyncio.run(said())

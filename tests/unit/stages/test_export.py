@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import uuid
@@ -12,20 +11,19 @@ from typing import Any
 
 import pytest
 import torch
-from exported import DAC, DECOR, begun, ended, new_run, talkative
+from exported import DAC, DECOR, begun, ended, greedy, new_run, talkative
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rolecast.config import RunConfig
 from rolecast.errors import InputError
-from rolecast.ports import Completion, GenerateRequest, Sampling
-from rolecast.rollout.engines.transformers import TransformersEngine
+from rolecast.ports import Completion
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find
 from rolecast.stages.export import export
 from rolecast.stages.run import Run
-from rolecast.stages.team import Speakers, finished_team
+from rolecast.stages.team import Speakers
 from rolecast.store.artifact import verify, writing
 from rolecast.store.local import LocalStore
 from rolecast.store.uri import fetch
@@ -48,17 +46,8 @@ FORMS: dict[str, tuple[Made, str]] = {
 
 def ours(run: Run, stage: str) -> tuple[Speakers, Renderer, dict[str, Completion]]:
     """The team, and what our engine says for each slot, greedily."""
-    of = find(run.config.schedule, stage)
-    method = run.config.method_in(of).whole()
-    team, speakers = finished_team(run, method, of)
-    renderer = Renderer(team.tokenizer, method.tags)
-    ids, _ = renderer.prompt(MESSAGES)
-
-    async def said() -> dict[str, Completion]:
-        async with TransformersEngine(speakers, renderer, 4, 256) as engine:
-            return {slot: await engine.generate(GenerateRequest(ids, slot, NEW, (), Sampling(0.0), 0)) for slot in sorted(method.spoken)}
-
-    return speakers, renderer, asyncio.run(said())
+    speakers, renderer, _, said = greedy(run, stage, MESSAGES, NEW)
+    return speakers, renderer, said
 
 
 def logprobs_of(model: Any, ids: torch.Tensor, after: int) -> list[float]:

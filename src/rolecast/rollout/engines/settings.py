@@ -15,6 +15,8 @@ from rolecast.reading import describe, read_mapping
 from rolecast.types import Slot
 from rolecast.weights.settings import LoraConfig
 
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, that vLLM can make room for, and which all versions have
+
 
 class _Engine(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from rolecast.errors import InputError
-from rolecast.rollout.engines.settings import ENDS, VllmConfig
+from rolecast.rollout.engines.settings import ENDS, RANKS, VllmConfig
 from rolecast.types import Slot
 from rolecast.weights.adapters import CONFIG, WEIGHTS
 
@@ -28,7 +28,6 @@ OTHER = (
     "monteclora_config",
 )  # fmt: skip
 PLAIN = ("gaussian", "eva", "orthogonal")  # beginnings that leave the base as it is
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM can make room for, and which all versions have
 
 
 def room_for(adapters: Mapping[Slot, Path], config: VllmConfig) -> tuple[int, int]:
