@@ -40,11 +40,14 @@ LATER = {
     "prompt_logprob_start": None,
 }  # fmt: skip
 GENERATIONS = (Generation("0.24", False), Generation("0.32", True, LATER))
+# What would else be taken from the model's own generation config, or left out of the reply, in this process and by a server.
+PLAIN: Mapping[str, Any] = {
+    "n": 1, "top_k": 0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_tokens": 0,
+    "ignore_eos": False, "logprobs": 0, "skip_special_tokens": False, "include_stop_str_in_output": True,
+}  # fmt: skip
 # Every parameter of sampling that is not the request's, as this engine wants it. Those that are None switch a feature off.
 FIXED: Mapping[str, Any] = {
-    "n": 1, "top_k": 0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_tokens": 0,
-    "ignore_eos": False, "logprobs": 0, "prompt_logprobs": None, "flat_logprobs": True, "skip_special_tokens": False,
-    "spaces_between_special_tokens": True, "include_stop_str_in_output": True, "logit_bias": None, "allowed_token_ids": None,
+    **PLAIN, "prompt_logprobs": None, "flat_logprobs": True, "spaces_between_special_tokens": True, "logit_bias": None, "allowed_token_ids": None,
     "bad_words": None, "structured_outputs": None, "skip_reading_prefix_cache": False, "thinking_token_budget": None,
     "repetition_detection": None, "extra_args": None, "logprob_token_ids": None,
     "routed_experts_prompt_start": 0,

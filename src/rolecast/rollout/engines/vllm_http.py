@@ -20,6 +20,7 @@ from rolecast.ports import Completion, GenerateRequest
 from rolecast.rollout.engines.external import SEEDS
 from rolecast.rollout.engines.settings import VllmHttpConfig
 from rolecast.rollout.engines.stops import cut
+from rolecast.rollout.engines.vllm_api import PLAIN
 from rolecast.rollout.render import Renderer
 from rolecast.service.client import JsonClient
 from rolecast.types import Slot
@@ -28,11 +29,7 @@ from rolecast.weights.models import DTYPES, end_tokens
 from rolecast.weights.placed import Placed
 from rolecast.weights.versions import CanaryError
 
-# What the server would else take from the model's own generation config, or leave out of the reply.
-FIXED: Mapping[str, Any] = {
-    "n": 1, "top_k": 0, "min_p": 0.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_tokens": 0,
-    "ignore_eos": False, "logprobs": 0, "return_token_ids": True, "skip_special_tokens": False, "include_stop_str_in_output": True,
-}  # fmt: skip
+FIXED: Mapping[str, Any] = {**PLAIN, "return_token_ids": True}
 
 
 class VllmHttpEngine:
