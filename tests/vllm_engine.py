@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,8 @@ from rolecast.rollout.engines.vllm import VllmEngine
 from rolecast.rollout.engines.vllm_api import ENVIRONMENT
 from rolecast.rollout.engines.vllm_http import VllmHttpEngine
 from rolecast.types import Slot
-from rolecast.weights.canary import Canary, canary
+from rolecast.weights.canary import Canary, canary, differs
+from rolecast.weights.models import DTYPES
 from rolecast.weights.placed import Placed
 from rolecast.weights.settings import LoraConfig
 from rolecast.weights.team import FROZEN, Casting, Team, assemble
@@ -30,6 +31,7 @@ from tests.tiny import RENDERER, TOKENIZER, tiny_model
 
 HERE = importlib.util.find_spec("vllm") is not None
 CONTEXT = 300  # two blocks of the prefix cache, and room for replies
+DTYPE = "bfloat16" if torch.cuda.is_available() else "float32"  # adapters are not played in float32 on a GPU
 CONFIG = VllmConfig(name="vllm", eager=True, max_batch=32, memory=0.1, seeds=True)
 LORA = LoraConfig(rank=4, alpha=16)
 
@@ -52,6 +54,11 @@ def llama(seed: int, tied: bool = False) -> LlamaForCausalLM:
     return model
 
 
+def close(found: Sequence[float], wanted: torch.Tensor) -> bool:
+    """Whether two engines explain the difference of these log-probs."""
+    return not differs(Canary((), tuple(found)), Canary((), tuple(wanted.tolist())), DTYPES[DTYPE])
+
+
 def saved(model: LlamaForCausalLM, folder: Path) -> Path:
     model.save_pretrained(folder)
     TOKENIZER.save_pretrained(folder)
@@ -70,7 +77,7 @@ def running(engine: VllmEngine) -> Iterator[VllmEngine]:
 def one_model(folder: Path) -> Iterator[VllmEngine]:
     """A whole model that speaks for the slot `shared`."""
     model = llama(0)
-    with running(VllmEngine(CONFIG, RENDERER, CONTEXT, "float32")) as engine:
+    with running(VllmEngine(CONFIG, RENDERER, CONTEXT, DTYPE)) as engine:
         engine.load(Placed("v1", saved(model, folder), folder, {"shared": None}, {"shared": canary(model, TOKENIZER)}))
         yield engine
 
@@ -97,8 +104,8 @@ class Version:
         return {slot: canary(self.team.model(slot), TOKENIZER) for slot in (*self.slots, FROZEN)}
 
 
-FLAGS = (  # those of docs/engines.md, for a small model on a CPU
-    "--dtype=float32", "--enforce-eager", "--generation-config=vllm", "--logprobs-mode=processed_logprobs", "--enable-prefix-caching",
+FLAGS = (  # those of docs/engines.md, for a small model
+    f"--dtype={DTYPE}", "--enforce-eager", "--generation-config=vllm", "--logprobs-mode=processed_logprobs", "--enable-prefix-caching",
     "--max-model-len=300", "--gpu-memory-utilization=0.1", "--enable-lora", "--max-loras=4", "--max-lora-rank=8",
 )  # fmt: skip
 
@@ -141,7 +148,7 @@ def over_http(folder: Path) -> Iterator[VllmHttpEngine]:
     """A server whose base speaks for the slot `shared`."""
     model = llama(0)
     with server(saved(model, folder / "model"), folder / "log") as url:
-        engine = VllmHttpEngine(VllmHttpConfig(name="vllm_http", url=url, model="base"), RENDERER, "float32")
+        engine = VllmHttpEngine(VllmHttpConfig(name="vllm_http", url=url, model="base"), RENDERER, DTYPE)
         placed = Placed("v1", folder / "model", folder / "model", {"shared": None}, {"shared": canary(model, TOKENIZER)})
         engine.load(placed)
         yield engine

@@ -19,7 +19,7 @@ from rolecast.types import Slot
 from rolecast.weights.team import FROZEN
 from rolecast.weights.versions import CanaryError
 from tests.tiny import RENDERER
-from tests.vllm_engine import Version, needs_vllm, server
+from tests.vllm_engine import DTYPE, Version, close, needs_vllm, server
 
 pytestmark = needs_vllm
 PROMPT = RENDERER.encode("Who is the mentor of Bak Bam?")
@@ -38,7 +38,7 @@ def url(folder: Path) -> Iterator[str]:
 
 
 def engine(url: str, **slots: str) -> VllmHttpEngine:
-    return VllmHttpEngine(VllmHttpConfig(name="vllm_http", url=url, model="base", slots=slots), RENDERER, "float32")
+    return VllmHttpEngine(VllmHttpConfig(name="vllm_http", url=url, model="base", slots=slots), RENDERER, DTYPE)
 
 
 def ask(engine: VllmHttpEngine, slot: Slot) -> Completion:
@@ -50,7 +50,7 @@ def agrees(of: Version, slot: Slot, completion: Completion) -> bool:
     with torch.no_grad():
         logprobs = torch.log_softmax(of.team.model(slot)(everything).logits[0].float() / 0.7, -1)[:-1]
     found = logprobs.gather(-1, everything[0, 1:, None]).squeeze(-1)[-len(completion.ids) :]
-    return torch.allclose(torch.tensor(completion.logprobs), found, atol=1e-3)
+    return close(completion.logprobs, found)
 
 
 def served(url: str) -> set[str]:

@@ -12,6 +12,7 @@ from rolecast.data.records import read_questions
 from rolecast.errors import InputError
 from rolecast.judge.lexical import LEXICAL, LexicalJudge
 from rolecast.methods.registry import make_method
+from rolecast.rollout.engines.settings import VllmConfig
 from rolecast.schedule import find
 from rolecast.store.uri import S3
 from rolecast.types import TRAIN, Question
@@ -47,6 +48,14 @@ def check_run(config: RunConfig, location: Path | str, stage: str | None = None)
 def _trains(settings: StageConfig) -> bool:
     """Not if its model is taken from another run."""
     return isinstance(settings, TrainedConfig) and bool(settings.steps) and not settings.model
+
+
+def require_engine(config: RunConfig) -> None:
+    """On the machine that samples, before anything is trained there."""
+    if isinstance(config.engine, VllmConfig) and config.model.lora is not None:
+        from rolecast.rollout.engines.vllm_adapters import check_precision
+
+        check_precision(config.engine.dtype or config.model.dtype)
 
 
 def require_ranks(config: RunConfig, procs: int | None = None) -> None:

@@ -12,7 +12,7 @@ from rolecast.methods.registry import make_method
 from rolecast.schedule import find
 from rolecast.stages import checkpoints
 from rolecast.stages.belonging import require_own
-from rolecast.stages.checks import require_ranks
+from rolecast.stages.checks import require_engine, require_ranks
 from rolecast.stages.rl import rl
 from rolecast.stages.rollout import rollout
 from rolecast.stages.run import Run, working
@@ -30,6 +30,7 @@ def train(run: Run, name: str, ranks: Ranks = ALONE) -> Path:
     if not method.schedule():
         raise InputError(f"method {method.name} is not trained; see `rolecast methods`")
     require_ranks(run.config)
+    require_engine(run.config)
     stage = find(method.schedule(), name)
     tasks.find(stage.task)
     require_own(run)

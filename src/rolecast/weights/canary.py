@@ -9,8 +9,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 PROBE = "canary question: who answers? The first one, the second one, or no one."
-TOLERANCE = 1e-3  # of a log-prob in float32
-NARROW = 0.1  # in bfloat16, where kernels of two machines differ by up to some 5e-2
+# By dtype what kernels explain, of a log-prob: on average over the prompt, and at most. In bfloat16 a real model's unlikely tokens differ most:
+# of SmolLM2-135M's, vLLM's numbers on an H200 and float32's differ by up to 0.14.
+ALLOWED = {torch.float32: (1e-3, 1e-3), torch.bfloat16: (0.1, 0.5)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,6 @@ def canary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Canary
 
 def differs(one: Canary, other: Canary, dtype: torch.dtype) -> float:
     """The largest difference of two canaries of the same ids, if it is more than kernels explain; else 0. What is no number differs."""
-    off = float(np.abs(np.array(one.logprobs) - np.array(other.logprobs)).max())
-    allowed = TOLERANCE if dtype == torch.float32 else NARROW
-    return 0.0 if off <= allowed else off
+    off = np.abs(np.array(one.logprobs) - np.array(other.logprobs))
+    mean, largest = ALLOWED[dtype]
+    return 0.0 if off.mean() <= mean and off.max() <= largest else float(off.max())

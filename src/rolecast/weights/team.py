@@ -31,6 +31,7 @@ FROZEN: Slot = "frozen"  # the base as a stage finds it
 BASE: Slot = "base"  # an adapter that belongs to the base, kept apart where merging would round it
 MERGED = "merged"  # adapters that became part of a finished model, kept beside it
 HEAD = "head.safetensors"
+PROGRAMS = 64  # that may be compiled of one layer
 Place = Literal["base", "adapter", "whole"]
 
 
@@ -119,17 +120,21 @@ class Team(nn.Module):
         return in_chunks(lambda part: head_logits(model, part, output), hidden, rows.index, rows.target, temperature, chunks)
 
     def compile_trunks(self, dynamic: bool = True) -> None:
-        """From now on everything before a head runs compiled, for any width, or, not `dynamic`, once for each.
+        """From now on layers before a head run compiled, for any width, or, not `dynamic`, once for each.
 
         Heads, and engines that share a model, run as they are.
         """
         self._compiled, self._dynamic = {}, dynamic
+        # A slot's adapter is a program of its own, and two where the first layer's input needs no gradient. Beyond torch's limit, 8, layers
+        # would run as they are without a word.
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
 
     def _trunk(self, model: PreTrainedModel) -> Callable[..., Any]:
+        trunk = cast(nn.Module, model.base_model)
         if self._compiled is None:
-            return cast(nn.Module, model.base_model)
+            return trunk
         if id(model) not in self._compiled:
-            self._compiled[id(model)] = torch.compile(model.base_model, dynamic=self._dynamic)
+            self._compiled[id(model)] = CompiledLayers(trunk, self._dynamic)
         return self._compiled[id(model)]
 
     def trained(self, slot: Slot) -> list[tuple[str, nn.Parameter]]:
@@ -186,6 +191,37 @@ class Team(nn.Module):
             if slot in self.heads:
                 found |= {f"heads.{slot}.{name}": tensor for name, tensor in load_file(place / HEAD).items()}
         return found
+
+
+class CompiledLayers:
+    """A trunk whose layers run through torch.compile, and only when it is called through this.
+
+    Layers one by one: they are alike, so that what is compiled for the first one serves all. Of a whole trunk at once the compiler makes as
+    many copies as there are layers, which takes minutes.
+    """
+
+    def __init__(self, trunk: nn.Module, dynamic: bool) -> None:
+        self._trunk = trunk
+        self._layers = {layer: torch.compile(layer.forward, dynamic=dynamic) for layer in _layers_of(trunk)}
+
+    def __call__(self, **inputs: Any) -> Any:
+        for layer, compiled in self._layers.items():
+            layer.forward = compiled
+        try:
+            return self._trunk(**inputs)
+        finally:
+            for layer in self._layers:
+                del layer.forward
+
+
+def _layers_of(trunk: nn.Module) -> list[nn.Module]:
+    """Those of the list that holds most of the weights; the trunk itself where there is none."""
+    lists = [module for module in trunk.modules() if isinstance(module, nn.ModuleList) and len(module)]
+    return [*max(lists, key=_size_of)] if lists else [trunk]
+
+
+def _size_of(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def require_finite(weights: Mapping[str, Tensor], what: str) -> None:

@@ -16,7 +16,7 @@ from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import ALONE, Ranks
 from rolecast.learner.settings import PLAIN, BackendConfig, OptimizerConfig
 from rolecast.types import ImitationTerm, Objective
-from rolecast.weights.team import Casting, Team
+from rolecast.weights.team import Casting, CompiledLayers, Team
 from tests.tiny import tiny_team
 from tests.two_slots import LORA
 
@@ -123,5 +123,5 @@ def test_models_are_compiled_where_that_is_asked_for_and_never_with_zero_3() -> 
     with pytest.raises(InputError, match="ZeRO-3 fetches weights in the middle of a pass"):
         make_backend(team, training, BackendConfig(name="deepspeed", zero=3, compile=True), ALONE)
     make_backend(team, training, BackendConfig(compile=True), ALONE)
-    assert isinstance(team._trunk(team.base), torch._dynamo.OptimizedModule)
+    assert isinstance(team._trunk(team.base), CompiledLayers)
     assert team._trunk(team.base) is team._trunk(team.base)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from rolecast.errors import EngineError, ExternalError, InputError, SamplingError
@@ -19,7 +20,7 @@ from rolecast.ports import GenerateRequest, Sampling
 from rolecast.rollout.engines.settings import VllmConfig
 from rolecast.rollout.engines.stops import cut
 from rolecast.rollout.engines.vllm import VllmEngine, arguments, parameters
-from rolecast.rollout.engines.vllm_adapters import check_adapter, room_for, silence
+from rolecast.rollout.engines.vllm_adapters import check_adapter, check_precision, room_for, silence
 from rolecast.weights.adapters import CONFIG, WEIGHTS
 from rolecast.weights.canary import Canary
 from rolecast.weights.placed import Placed
@@ -55,7 +56,7 @@ class Stand:
         self.calls.append(("start", arguments))
         return self
 
-    def shutdown(self, timeout: float) -> None:
+    def shutdown(self, llm: Any, timeout: float) -> None:
         self.calls.append(("shutdown",))
 
     def tells_base_apart(self) -> bool:
@@ -330,3 +331,11 @@ def test_an_engine_that_is_closed_plays_nothing_and_gives_its_core_back(base: Pa
     assert stand.calls[-1] == ("shutdown",)
     with pytest.raises(EngineError, match="no version"):
         ask(engine)
+
+
+def test_adapters_in_float32_are_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_precision("float32")  # a CPU plays them
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    check_precision("bfloat16")
+    with pytest.raises(InputError, match="to bfloat16"):
+        check_precision("float32")

@@ -27,7 +27,7 @@ from rolecast.ports import Completion, GenerateRequest
 from rolecast.rollout.engines import vllm_api
 from rolecast.rollout.engines.settings import VllmConfig
 from rolecast.rollout.engines.stops import cut
-from rolecast.rollout.engines.vllm_adapters import check_adapter, check_count, check_ranks, room_for, silence
+from rolecast.rollout.engines.vllm_adapters import check_adapter, check_count, check_precision, check_ranks, room_for, silence
 from rolecast.rollout.render import Renderer
 from rolecast.types import Slot
 from rolecast.weights.canary import Canary, differs
@@ -138,6 +138,8 @@ class VllmEngine:
         if unknown := sorted(set(placed.adapters) - set(placed.canaries)):
             raise CanaryError(f"version {placed.version} has no canary of slot {unknown[0]}, so its weights cannot be verified")
         adapters = self._numbered(placed.adapters)
+        if adapters:
+            check_precision(self._dtype)
         if self._llm is not None and adapters:
             check_ranks({slot: check_adapter(folder, slot) for slot, folder in adapters.items()}, self._room.rank)
             check_count(adapters, self._room.count)
@@ -237,7 +239,7 @@ class VllmEngine:
     def _shut(self) -> None:
         if self._llm is not None:
             with contextlib.suppress(Exception):  # one that died already has nothing to end
-                self._llm.shutdown(timeout=ENDING)
+                self._api.shutdown(self._llm, ENDING)
         self._llm = self._base = None
         self._held.clear()
 

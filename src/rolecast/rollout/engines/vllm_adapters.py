@@ -42,6 +42,12 @@ def room_for(adapters: Mapping[Slot, Path], config: VllmConfig) -> tuple[int, in
     return next(rank for rank in RANKS if rank >= highest), count
 
 
+def check_precision(dtype: str) -> None:
+    """Of the sampler, on this machine, where adapters speak."""
+    if dtype == "float32" and torch.cuda.is_available():
+        raise InputError("vLLM's kernels for adapters take no float32 on a GPU; set engine.dtype to bfloat16, or model.dtype")
+
+
 def check_ranks(ranks: Mapping[Slot, int], highest: int) -> None:
     if above := [slot for slot, rank in sorted(ranks.items()) if rank > highest]:
         raise InputError(

@@ -81,6 +81,13 @@ def start(arguments: Mapping[str, Any]) -> Any:
     return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
 
 
+def shutdown(llm: Any, timeout: float) -> None:
+    """Ends an engine core, and first the task that waits for its outputs: it would log the end as a crash, with a traceback."""
+    if (waiting := getattr(llm, "output_handler", None)) is not None:
+        waiting.get_loop().call_soon_threadsafe(waiting.cancel)
+    llm.shutdown(timeout=timeout)
+
+
 def sampling(parameters: Mapping[str, Any]) -> Any:
     """vLLM's own record of `FIXED` with the request's `parameters`. Only the last output of a request is told."""
     from vllm import SamplingParams
