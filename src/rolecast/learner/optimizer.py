@@ -112,7 +112,9 @@ def _master(parameter: nn.Parameter) -> nn.Parameter:
 def elementwise(parameters: Sequence[nn.Parameter], lr: float, config: OptimizerConfig) -> torch.optim.Optimizer:
     if config.name == "sgd":
         return torch.optim.SGD(parameters, lr=lr, momentum=config.momentum, weight_decay=config.weight_decay)
-    return torch.optim.AdamW(parameters, lr=lr, betas=config.betas, weight_decay=config.weight_decay)
+    # In one kernel on a GPU; on CPUs as torch does by itself, which lockstep runs depend on.
+    fused = all(parameter.is_cuda for parameter in parameters) or None
+    return torch.optim.AdamW(parameters, lr=lr, betas=config.betas, weight_decay=config.weight_decay, fused=fused)
 
 
 class GroupedOptimizer(torch.optim.Optimizer):

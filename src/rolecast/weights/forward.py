@@ -69,12 +69,16 @@ def of_targets(logits: Tensor, index: Tensor | None, target: Tensor, temperature
 
 
 def in_chunks(
-    logits_of: Callable[[Tensor], Tensor], hidden: Tensor, index: Tensor | None, target: Tensor, temperature: float, chunks: int
-) -> tuple[Tensor, Tensor]:
-    """`of_targets` of the logits of all hidden states, in so many chunks, of which some may be empty. `index` ascends."""
+    logits_of: Callable[[Tensor], Tensor], hidden: Tensor, index: Tensor | None, target: Tensor, temperature: float, chunks: int,
+    read: Callable[..., tuple[Tensor, Tensor]] = of_targets,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """`of_targets` of the logits of all hidden states, in so many chunks, of which some may be empty. `index` ascends.
+
+    `read`: what computes as `of_targets` does.
+    """
 
     def numbers(part: Tensor, own: Tensor | None, of: Tensor) -> tuple[Tensor, Tensor]:
-        return of_targets(logits_of(part), own, of, temperature)
+        return read(logits_of(part), own, of, temperature)
 
     size = -(-len(hidden) // chunks)
     starts = [min(number * size, len(hidden)) for number in range(chunks)]

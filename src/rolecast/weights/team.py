@@ -73,6 +73,7 @@ class Team(nn.Module):
         self.place: dict[Slot, Place] = {FROZEN: "base"}
         self.chunk = CHUNK
         self._compiled: dict[int, Callable[..., Any]] | None = None  # of models by id, as soon as one runs
+        self._read: Callable[..., tuple[Tensor, Tensor]] = of_targets
         self._active: Slot | None = None
         self._built_in: Slot | None = None  # the adapter that makes the base what it is
 
@@ -117,14 +118,15 @@ class Team(nn.Module):
         if chunks == 1 and self._compiled is None:
             return of_targets(token_logits(model, rows.row, rows.source, **inputs), rows.index, rows.target, temperature)
         hidden, output = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
-        return in_chunks(lambda part: head_logits(model, part, output), hidden, rows.index, rows.target, temperature, chunks)
+        return in_chunks(lambda part: head_logits(model, part, output), hidden, rows.index, rows.target, temperature, chunks, self._read)
 
     def compile_trunks(self, dynamic: bool = True) -> None:
-        """From now on layers before a head run compiled, for any width, or, not `dynamic`, once for each.
+        """From now on layers before a head, and what is read from its logits, run compiled, for any width, or, not `dynamic`, once for each.
 
         Heads, and engines that share a model, run as they are.
         """
         self._compiled, self._dynamic = {}, dynamic
+        self._read = torch.compile(of_targets, dynamic=dynamic)
         # A slot's adapter is a program of its own, and two where the first layer's input needs no gradient. Beyond torch's limit, 8, layers
         # would run as they are without a word.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
