@@ -141,9 +141,11 @@ def lora(arguments: argparse.Namespace, device: torch.device) -> None:
     print(f"{card(device)}, {arguments.shape} with random weights, LoRA rank {arguments.rank}, {of_lengths(threads)}")
     print("| packing | compiled | update, s | MFU | step, s | MFU | tokens/s of a step | peak GiB |\n" + "| --- " * 8 + "|", flush=True)
     tokens = sum(len(turn.ids) for thread in threads for turn in thread.turns)
-    for packing, compiled in (("off", False), ("rows", True)) if not arguments.eager else (("off", False), ("rows", False)):
+    ways: dict[str, tuple[Packing, bool]] = {"padded": ("off", False), "packed": ("rows", not arguments.eager)}
+    for packing, compiled in (ways[way] for way in arguments.ways):
         model = random_model(arguments.shape, device)
-        learner = learner_of(model, packing, arguments.budget, BackendConfig(compile=compiled), LoraConfig(rank=arguments.rank))
+        backend = BackendConfig(compile=compiled, recompute=arguments.recompute)
+        learner = learner_of(model, packing, arguments.budget, backend, LoraConfig(rank=arguments.rank))
         adapters = sum(p.numel() for _, p in learner.team.trained("shared"))
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -301,7 +303,9 @@ def main() -> None:
     against = command(trl, groups=8, members=8, prompt=256, own="64:448", budget=32768, repeats=5)
     against.add_argument("model", type=Path, help="a Hugging Face model directory with its tokenizer")
     against.add_argument("--batches", type=int, nargs="+", default=[8, 16, 32, 64], help="rows of a pass of TRL's to try")
-    command(lora, shape="1.5b", rank=16, rows=64, lengths="256:1024", budget=16384, repeats=5)
+    adapted = command(lora, shape="1.5b", rank=16, rows=64, lengths="256:1024", budget=16384, repeats=5)
+    adapted.add_argument("--recompute", action="store_true", help="layers are computed again in the backward pass")
+    adapted.add_argument("--ways", nargs="+", default=["padded", "packed"], help="padded, eager; packed, compiled")
     command(zero, shape="1.5b", zero=2, rows=64, lengths="256:1024", budget=8192, packing="off", repeats=5)
     arguments = parser.parse_args()
     arguments.run(arguments, torch.device(arguments.device))

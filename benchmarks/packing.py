@@ -130,7 +130,7 @@ def step(arguments: argparse.Namespace, device: torch.device) -> None:
     model = model_of(arguments, device)
     sets, budget = list(batch.rows_of_units().values()), arguments.budget
     plain, compiled = Team(model, None), Team(model, None)  # type: ignore[arg-type]
-    compiled.compile_trunks(dynamic=not arguments.static)
+    compiled.compile_layers(dynamic=not arguments.static)
     width = budget if arguments.static else 0
     packed, shared = (packs(batch, sets, budget, together=False, sharing=sharing) for sharing in (False, True))
     ways = [

@@ -72,7 +72,7 @@ def test_settings_have_every_value_once() -> None:
     found = settings(RunConfig())
     assert found["retriever.patience"] == ("how", 120.0)
     assert found["seed"] == ("result", 0)
-    assert found["learner"] == ("shape", {"name": "plain", "zero": 2, "offload": False, "compile": False})
+    assert found["learner"] == ("shape", {"name": "plain", "zero": 2, "offload": False, "compile": False, "recompute": False})
     assert not [key for key in found if key.startswith("learner.")]
 
 

@@ -255,7 +255,9 @@ def make_backend(team: Team, slots: Mapping[Slot, Training], backend: BackendCon
                 "learner.compile: ZeRO-3 fetches weights in the middle of a pass, which torch.compile does not follow; set compile to false, "
                 "or learner.zero to 2"
             )
-        team.compile_trunks()
+        team.compile_layers()
+    if backend.recompute:
+        team.recompute_layers()
     if backend.name == "plain":
         return PlainBackend(team, slots, ranks)
     return DeepSpeedBackend(team, slots, backend, ranks)

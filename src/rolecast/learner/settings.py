@@ -37,6 +37,7 @@ class BackendConfig(BaseModel):
     zero: int = Field(2, ge=0, le=3)  # what deepspeed shards: optimizer states (1), gradients too (2), parameters too (3)
     offload: bool = False  # optimizer states in the host's memory
     compile: bool = False  # models run through torch.compile; for GPUs, with packing, and not with ZeRO-3
+    recompute: bool = False  # layers keep their inputs alone, and are computed again in the backward pass
 
 
 PLAIN = BackendConfig()

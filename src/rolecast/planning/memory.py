@@ -125,13 +125,15 @@ def batch_parts(config: RunConfig, stage: Stage, shape: Shape) -> list[Part]:
     tokens = max(settings.max_tokens, config.model.max_context)  # a row that is longer is a micro-batch of its own
     b = BYTES[config.model.dtype]
     change = f"stages.{stage.name}.max_tokens" if tokens > config.model.max_context else "model.max_context"
-    layer, kept = layer_bytes(shape, b), tokens * shape.hidden * b * shape.layers
-    saving = (kept + tokens * layer) / 2**30
+    layer = layer_bytes(shape, b)
+    kept, again = tokens * layer * shape.layers, tokens * (shape.hidden * b * shape.layers + layer)  # every layer's input, and one layer
+    told = f"{tokens:,} tokens × {shape.layers} layers × {layer:,} B ({again / 2**30:.2f} GiB with learner.recompute)"
+    if config.learner.recompute:
+        told = f"{tokens:,} tokens × {shape.layers} layers × {shape.hidden * b:,} B, and {layer:,} B of one layer"
     wanted = tokens * shape.vocabulary
     at_once = min(wanted, CHUNK)  # more is computed in chunks
     return [
-        Part("activations", tokens * layer * shape.layers, f"{tokens:,} tokens × {shape.layers} layers × {layer:,} B "
-             f"({saving:.2f} GiB if every layer's were computed twice)", change, now=tokens),
+        Part("activations", again if config.learner.recompute else kept, told, change, now=tokens),
         Part("logits", at_once * PER_LOGIT, f"{at_once:,} numbers × {PER_LOGIT} B", change, now=tokens, unbound=wanted * PER_LOGIT),
     ]  # fmt: skip
 

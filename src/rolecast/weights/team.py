@@ -10,12 +10,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rolecast.errors import ArtifactError, DivergedError
@@ -33,6 +35,7 @@ MERGED = "merged"  # adapters that became part of a finished model, kept beside 
 HEAD = "head.safetensors"
 PROGRAMS = 64  # that may be compiled of one layer
 Place = Literal["base", "adapter", "whole"]
+Forward = Callable[..., Any]
 
 
 class Rows(Protocol):
@@ -72,7 +75,8 @@ class Team(nn.Module):
         self.tokenizer = tokenizer
         self.place: dict[Slot, Place] = {FROZEN: "base"}
         self.chunk = CHUNK
-        self._compiled: dict[int, Callable[..., Any]] | None = None  # of models by id, as soon as one runs
+        self._around: tuple[Callable[[Forward], Forward], ...] = ()  # what layers before a head run through, from inside out
+        self._trunks: dict[int, Layers] = {}  # of models by id, as soon as one runs
         self._read: Callable[..., tuple[Tensor, Tensor]] = of_targets
         self._active: Slot | None = None
         self._built_in: Slot | None = None  # the adapter that makes the base what it is
@@ -115,29 +119,38 @@ class Team(nn.Module):
             values: Tensor = self.heads[slot](hidden).squeeze(-1).float()
             return values if rows.index is None else values[rows.index]
         chunks = self.chunks(rows) if chunks is None else chunks
-        if chunks == 1 and self._compiled is None:
+        if chunks == 1 and not self._around:
             return of_targets(token_logits(model, rows.row, rows.source, **inputs), rows.index, rows.target, temperature)
         hidden, output = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
         return in_chunks(lambda part: head_logits(model, part, output), hidden, rows.index, rows.target, temperature, chunks, self._read)
 
-    def compile_trunks(self, dynamic: bool = True) -> None:
+    def compile_layers(self, dynamic: bool = True) -> None:
         """From now on layers before a head, and what is read from its logits, run compiled, for any width, or, not `dynamic`, once for each.
 
         Heads, and engines that share a model, run as they are.
         """
-        self._compiled, self._dynamic = {}, dynamic
+        self._wrap(partial(torch.compile, dynamic=dynamic))
         self._read = torch.compile(of_targets, dynamic=dynamic)
         # A slot's adapter is a program of its own, and two where the first layer's input needs no gradient. Beyond torch's limit, 8, layers
         # would run as they are without a word.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)
 
-    def _trunk(self, model: PreTrainedModel) -> Callable[..., Any]:
+    def recompute_layers(self) -> None:
+        """From now on a layer keeps its input alone for the backward pass, and is computed again there. After `compile_layers`."""
+        # ZeRO-3's weights have another shape between the passes, so shapes are not compared.
+        again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False, determinism_check="none")
+        self._wrap(lambda forward: partial(again, forward))
+
+    def _wrap(self, around: Callable[[Forward], Forward]) -> None:
+        self._around, self._trunks = (*self._around, around), {}
+
+    def _trunk(self, model: PreTrainedModel) -> Forward:
         trunk = cast(nn.Module, model.base_model)
-        if self._compiled is None:
+        if not self._around:
             return trunk
-        if id(model) not in self._compiled:
-            self._compiled[id(model)] = CompiledLayers(trunk, self._dynamic)
-        return self._compiled[id(model)]
+        if id(model) not in self._trunks:
+            self._trunks[id(model)] = Layers(trunk, self._around)
+        return self._trunks[id(model)]
 
     def trained(self, slot: Slot) -> list[tuple[str, nn.Parameter]]:
         """The slot's trained parameters by their names in the team."""
@@ -195,20 +208,25 @@ class Team(nn.Module):
         return found
 
 
-class CompiledLayers:
-    """A trunk whose layers run through torch.compile, and only when it is called through this.
+class Layers:
+    """A trunk whose layers run through something else, and only when it is called through this.
 
     Layers one by one: they are alike, so that what is compiled for the first one serves all. Of a whole trunk at once the compiler makes as
     many copies as there are layers, which takes minutes.
     """
 
-    def __init__(self, trunk: nn.Module, dynamic: bool) -> None:
+    def __init__(self, trunk: nn.Module, around: Sequence[Callable[[Forward], Forward]]) -> None:
         self._trunk = trunk
-        self._layers = {layer: torch.compile(layer.forward, dynamic=dynamic) for layer in _layers_of(trunk)}
+        self._layers: dict[nn.Module, Forward] = {}
+        for layer in _layers_of(trunk):
+            forward: Forward = layer.forward
+            for wrap in around:
+                forward = wrap(forward)
+            self._layers[layer] = forward
 
     def __call__(self, **inputs: Any) -> Any:
-        for layer, compiled in self._layers.items():
-            layer.forward = compiled
+        for layer, forward in self._layers.items():
+            layer.forward = forward
         try:
             return self._trunk(**inputs)
         finally:

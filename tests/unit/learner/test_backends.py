@@ -16,7 +16,8 @@ from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import ALONE, Ranks
 from rolecast.learner.settings import PLAIN, BackendConfig, OptimizerConfig
 from rolecast.types import ImitationTerm, Objective
-from rolecast.weights.team import Casting, CompiledLayers, Team
+from rolecast.weights.settings import LoraConfig
+from rolecast.weights.team import Casting, Layers, Team
 from tests.tiny import tiny_team
 from tests.two_slots import LORA
 
@@ -123,5 +124,26 @@ def test_models_are_compiled_where_that_is_asked_for_and_never_with_zero_3() -> 
     with pytest.raises(InputError, match="ZeRO-3 fetches weights in the middle of a pass"):
         make_backend(team, training, BackendConfig(name="deepspeed", zero=3, compile=True), ALONE)
     make_backend(team, training, BackendConfig(compile=True), ALONE)
-    assert isinstance(team._trunk(team.base), CompiledLayers)
+    assert isinstance(team._trunk(team.base), Layers)
     assert team._trunk(team.base) is team._trunk(team.base)
+
+
+@pytest.mark.parametrize("lora", [None, LoraConfig(rank=4)])
+def test_recomputed_layers_keep_less_and_have_the_same_gradient(lora: LoraConfig | None) -> None:
+    rows = Padded(torch.tensor([[5, 6, 7, 8]]), torch.tensor([0, 0]), torch.tensor([1, 3]), np.arange(2))
+    gradients, kept = [], []
+    for backend in (PLAIN, BackendConfig(recompute=True)):
+        team = tiny_team(lora=lora)
+        made = make_backend(team, {"shared": Training(SGD, 0.1, 1)}, backend, ALONE)
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor, sizes=sizes: sizes.append(tensor.numel()) or tensor, lambda tensor: tensor
+        ):  # type: ignore[func-returns-value]
+            chosen, _ = made.forward("shared", rows)
+        (-chosen.sum()).backward()
+        gradients.append({name: parameter.grad for name, parameter in team.trained("shared")})
+        kept.append(sum(sizes))
+    assert kept[1] < kept[0] / 2
+    for name, gradient in gradients[0].items():
+        assert gradient is not None
+        assert torch.equal(gradient, gradients[1][name]), name

@@ -305,7 +305,7 @@ def test_a_compiled_trunk_computes_alike_for_every_pack(name: str, monkeypatch: 
     threads, units, _ = random_forest(0)
     batch = make_batch("shared", threads, units)
     plain, fast = Team(gentle(name), TOKENIZER), Team(gentle(name), TOKENIZER)
-    fast.compile_trunks()
+    fast.compile_layers()
     counts = []
     for rows in ([0, 1, 2], [3, 4, 5, 6], [7, 8, 9, 10, 11]):
         given = Packed.of(batch, rows, True, CPU)

@@ -155,6 +155,9 @@ def test_a_micro_batch_is_its_tokens_or_one_row_that_is_longer() -> None:
     stage = find(config.schedule, "rl")
     found = {part.name: part.bytes for part in batch_parts(config, stage, SMALL)}
     assert found == {"activations": 100 * 2 * layer_bytes(SMALL, 4), "logits": 100 * 32 * 16}
+    again = config_of(stages={"rl": {"max_tokens": 100}}, model={"max_context": 64}, learner={"recompute": True})
+    kept = 100 * (2 * SMALL.hidden * 4 + layer_bytes(SMALL, 4))  # every layer's input, and one layer
+    assert {part.name: part.bytes for part in batch_parts(again, stage, SMALL)}["activations"] == kept
     longer = config_of(stages={"rl": {"max_tokens": 100}}, model={"max_context": 128})
     assert {part.name: part.bytes for part in batch_parts(longer, stage, SMALL)}["logits"] == 128 * 32 * 16
 
