@@ -7,7 +7,7 @@ was recorded: a scripted teacher on throw-away worlds, or the episodes that a st
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,19 +152,19 @@ def from_shards(method: Method, renderer: Renderer, folders: Sequence[Path], ind
             if said.method != method.name or said.status != "ok" or said.searches * method.config.k != len(said.retrieved):  # type: ignore[attr-defined]
                 continue
             again, episode = _Said(said, passages), Episode(said.question, f"{number}/{said.group}", said.member)
-            lengths = iter([len(action.ids) for action in said.actions])
+            lengths = [len(action.ids) for action in said.actions]
             _play(record, method, renderer, episode, again, again, reply, max_context, lengths)
     return record
 
 
 def _play(
     record: Record, method: Method, renderer: Renderer, episode: Episode, teacher: Teacher, retriever: Any, reply: int, max_context: int,
-    lengths: Iterator[int] = iter(()),
+    lengths: Iterable[int] = (),
 ) -> None:  # fmt: skip
     trajectory = Trajectory(f"{episode.group}.{episode.member}", episode.question, episode.group, episode.member, method.name, 0)
     rng = stream(0, "member", trajectory.id)
     env = _NotingEnv(
-        TeacherVoice(), _Noting(record.found, retriever), renderer, trajectory, max_context, teacher=teacher, rng=rng, lengths=lengths
+        TeacherVoice(), _Noting(record.found, retriever), renderer, trajectory, max_context, teacher=teacher, rng=rng, lengths=iter(lengths)
     )
     try:
         method.rollout(episode.question, env).send(None)  # nothing in it waits
