@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from shapes import SMOLLM2, card
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from rolecast.learner.batch import Padded, TokenBatch, make_batch
@@ -43,14 +44,6 @@ from rolecast.weights.team import FROZEN, Team
 from rolecast.wire.coordinator import unpack
 
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bfloat16, FLOP/s
-SMOLLM2 = {
-    "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
-    "num_key_value_heads": 3, "max_position_embeddings": 8192, "tie_word_embeddings": True, "rope_theta": 100000.0,
-}  # fmt: skip
-
-
-def card(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
 
 
 def wait(device: torch.device) -> None:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import torch
+from shapes import card
 
 from rolecast.ports import GenerateRequest, Sampling
 from rolecast.rollout.engines import vllm_api
@@ -55,8 +55,9 @@ def with_engine(args: argparse.Namespace) -> None:
     published = canary(read_model(args.model, DTYPES[args.dtype], CPU), tokenizer)
     engine.load(Placed("bench/0.0", args.model, args.model, {"shared": None}, {"shared": published}))
     engine._ends, vllm_api.FIXED = frozenset(), {**vllm_api.FIXED, "ignore_eos": True}  # forced lengths
-    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    print(f"{args.model.name}, {args.dtype}, {card}: {args.episodes} episodes of {args.turns} turns, {args.reply} tokens each", flush=True)
+    print(
+        f"{args.model.name}, {args.dtype}, {card()}: {args.episodes} episodes of {args.turns} turns, {args.reply} tokens each", flush=True
+    )
     speeds: dict[str, list[float]] = {"raw": [], "ours": []}
     for number in range(args.repeats + 1):
         for name in speeds:

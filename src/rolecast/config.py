@@ -127,6 +127,7 @@ class RetrieverConfig(Closed):
     index: str | None = Field(None, min_length=1, json_schema_extra=HOW)
     url: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # a service that serves the index, instead of opening it here
     patience: float = Field(120.0, ge=0, json_schema_extra=HOW)  # seconds that a search waits for a service that is away
+    limit: float | None = Field(900.0, gt=0, json_schema_extra=HOW)  # seconds that a call may take in all; then its episode has failed
 
 
 class JudgeConfig(Closed):
@@ -135,6 +136,7 @@ class JudgeConfig(Closed):
     model: str = Field("lexical", min_length=1)  # lexical, the rules of this package, or the name of the model that the judge service asks
     url: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # the judge service; the lexical judge needs none
     patience: float = Field(240.0, ge=0, json_schema_extra=HOW)  # seconds before an action stays unscored
+    limit: float | None = Field(900.0, gt=0, json_schema_extra=HOW)  # seconds that a call may take in all; then its episode has failed
 
 
 class StageConfig(Closed):

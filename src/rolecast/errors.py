@@ -41,6 +41,10 @@ class ExternalError(RolecastError):
     """An endpoint that a role speaks through gave no reply that counts: its episode cannot go on, others do."""
 
 
+class StuckError(RolecastError):
+    """A tool or a judge did not answer a call in time: the episode that asked cannot go on, others do."""
+
+
 class StoreError(RolecastError):
     """The store does not answer, or refuses to: nothing is known about what lies in it."""
 

@@ -5,6 +5,7 @@ Batch first: an adapter may be remote, so a port never takes one item where it c
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,9 @@ class Sampling:
 class GenerateRequest:
     """`key` names the turn that asks, stably: lockstep serves what waits in the order of keys, whatever came first.
 
-    `messages`: the thread as a conversation, where an endpoint is asked, whose tokens are others.
+    `messages`: the thread as a conversation, where an endpoint is asked, whose tokens are others. `urgency`: turns that are left of what the
+    request belongs to; where more wait than there is room for, fewer come first, but not in lockstep. `version`: the weights that its
+    episode began with, for an engine that keeps several; without it, the newest.
     """
 
     ids: tuple[int, ...]
@@ -39,19 +42,31 @@ class GenerateRequest:
     seed: int
     key: str = ""
     messages: tuple[Message, ...] = ()
+    urgency: int = 0
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
     """`text` is the decoding of all `ids`, at most as many as were asked for; a stop string may have ended inside the last one.
 
-    `logprobs` has one for each id, or none at all where they are not known: such a completion cannot be trained on.
+    `logprobs` has one for each id, or none at all where they are not known: such a completion cannot be trained on. `version`: the weights
+    that sampled it, where an engine keeps several; else they are those that answer now.
     """
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     text: str
     finish: Literal["stop", "length"]
+    version: str = ""
+
+
+class Aborted(asyncio.CancelledError):
+    """What a request ends with whose caller was cancelled: the engine samples no more for it. `ids` were sampled until then."""
+
+    def __init__(self, ids: tuple[int, ...]) -> None:
+        super().__init__()
+        self.ids = ids
 
 
 class Engine(Protocol):
@@ -70,7 +85,7 @@ class Engine(Protocol):
     async def __aexit__(self, *exc: object) -> None: ...
 
     async def generate(self, request: GenerateRequest) -> Completion:
-        """Raises what the engine failed of, also if that was before."""
+        """Raises what the engine failed of, also if that was before. A caller that is cancelled ends its request (`Aborted`)."""
         ...
 
 

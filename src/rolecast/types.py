@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from math import isfinite
 from typing import Any, Literal
 
@@ -172,7 +173,7 @@ class Thread:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return tuple(token for turn in self.turns for token in turn.ids)
+        return tuple(chain.from_iterable(turn.ids for turn in self.turns))
 
     @property
     def actions(self) -> list[Action]:

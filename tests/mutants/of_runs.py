@@ -203,7 +203,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("a failing tool ends the batch", "                _spoil(trajectory, error)", "                raise"),
         ("a failing engine spoils an episode", "            except EngineError:\n                raise\n", ""),
         ("a probe beside the rollout's own env", "method.probe(trajectory, env.probe())", "method.probe(trajectory, env)"),
-        ("a group played by the default sampling", "self._play(episodes, group.sampling, group.phase, ended)", "self._play(episodes, Sampling(), group.phase, ended)"),
+        ("a group played by the default sampling", "self._play(episodes, group.sampling, group.phase, ended, version)", "self._play(episodes, Sampling(), group.phase, ended, version)"),
         ("an episode's end status lost", "trajectory.status = end.status", "pass"),
         ("every member the first", "Episode(group.question, group.id, member) for member in group.members", "Episode(group.question, group.id, 0) for member in group.members"),
     ],

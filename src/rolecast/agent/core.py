@@ -14,6 +14,7 @@ from rolecast.methods.base import Method
 from rolecast.ports import Engine, Retriever, Sampling
 from rolecast.rollout.collect import play_episode
 from rolecast.rollout.env import Env, EpisodeEnd
+from rolecast.rollout.limits import Limits
 from rolecast.rollout.render import Renderer
 from rolecast.types import Gold, Message, Question, Role, Trajectory
 
@@ -63,6 +64,7 @@ class Agent:
     max_context: int
     sampling: Sampling = field(default_factory=lambda: Sampling(0.0))
     rewriter: Role | None = None
+    limits: Limits = field(default_factory=Limits)
     _running: bool = False
 
     async def start(self) -> None:
@@ -101,7 +103,17 @@ class Agent:
         seed = secrets.randbits(63) if asked.seed is None else asked.seed
         trajectory = Trajectory(NAME, Question(NAME, asked.text, Gold(())), NAME, 0, self.method.name, seed)
         sampling = asked.sampling or self.sampling
-        env = Env(self.engine, self.retriever, self.renderer, trajectory, self.max_context, sampling, "serve", watcher=asked.watch)
+        env = Env(
+            self.engine,
+            self.retriever,
+            self.renderer,
+            trajectory,
+            self.max_context,
+            sampling,
+            "serve",
+            watcher=asked.watch,
+            limits=self.limits,
+        )
         self.engine.branches += 1
         try:
             if asked.turns:

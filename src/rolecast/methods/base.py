@@ -19,9 +19,10 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 from jinja2.meta import find_undeclared_variables
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from rolecast.errors import InputError
+from rolecast.identity import ADDED
 from rolecast.judge.kinds import ANSWER, JudgeKind, Rule
 from rolecast.ports import Embed, Judge
 from rolecast.rollout.env import Env, Phase
@@ -61,6 +62,8 @@ class MethodConfig(BaseModel):
     # the distribution that it comes from (toy-methods==1.2), null for this package's; filled in by reading a config
     plugin: str | None = None
     prompts: PromptStyle = "instruct"  # full instructions, or the short form that the demo model is trained on
+    # tokens that all roles of an episode may sample together, probes excepted; one that would take more ends as one whose context is full
+    episode_tokens: int | None = Field(None, ge=1, json_schema_extra=ADDED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from rolecast.leasing import Group
 from rolecast.methods.base import Method
 from rolecast.ports import Engine, Judge, JudgeInfo, Retriever, Sampling, Verdict
 from rolecast.rollout.env import PREPARE, Env, EpisodeEnd, Phase
+from rolecast.rollout.limits import Limits, within
 from rolecast.rollout.render import Renderer
-from rolecast.rollout.scheduler import Lanes
+from rolecast.rollout.scheduler import Lanes, Left
 from rolecast.rollout.waits import Waits
 from rolecast.types import Question, Trajectory
 
@@ -35,9 +36,9 @@ class Episode:
 
 @dataclass(slots=True)
 class Collector:
-    """At most `in_flight` episodes are live at once, whatever group they are of.
+    """At most `in_flight` episodes are live at once, whatever group they are of. One that is judged is not live any more, but in lockstep.
 
-    An episode in which something fails (a tool, the judge, a probe) has status "error" and costs nobody else anything; an engine
+    An episode in which something fails or hangs (a tool, the judge, a probe) has status "error" and costs nobody else anything; an engine
     that fails ends everything with an `EngineError`.
     """
 
@@ -51,9 +52,12 @@ class Collector:
     in_flight: int
     forgets: bool = False  # as `Env` has it
     waits: Waits = field(default_factory=Waits)  # of all episodes
+    limits: Limits = field(default_factory=Limits)
+    lockstep: bool = True
     # One loop for all calls: clients of remote services keep their connections in it.
     _loop: asyncio.Runner = field(default_factory=asyncio.Runner)
     _lanes: Lanes | None = None
+    _begun: dict[str, list[Trajectory]] = field(default_factory=dict)  # by group, of those that are played one by one
 
     def collect(
         self, episodes: Sequence[Episode], sampling: Sampling, phase: Phase, progress: Callable[[int], None] = lambda done: None
@@ -66,27 +70,53 @@ class Collector:
             done += 1
             progress(done)
 
-        return self.run(self._play(episodes, sampling, phase, ended))
+        return self.run(self._play(episodes, sampling, phase, ended, self.engine.version))
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Runs `main`, in which groups are played, in the collector's loop and with its engine going."""
         return self._loop.run(self._driven(main))
 
-    async def play_group(self, group: Group, ended: Tell = lambda: None) -> list[Trajectory]:
-        """A group's trajectories, finished and scored, in the order of its members. Only inside `run`; `ended` after each of them."""
+    def play_group(self, group: Group, ended: Tell = lambda: None) -> Coroutine[Any, Any, list[Trajectory]]:
+        """A group's trajectories, finished and scored, in the order of its members. Only inside `run`; `ended` after each of them.
+
+        They are sampled by the version that answers now, wherever the engine keeps it beside newer ones.
+        """
         episodes = [Episode(group.question, group.id, member) for member in group.members]
-        return await self._play(episodes, group.sampling, group.phase, ended)
+        self._begun[group.id] = []
+        return self._kept(group, episodes, ended, self.engine.version)
+
+    async def _kept(self, group: Group, episodes: Sequence[Episode], ended: Tell, version: str) -> list[Trajectory]:
+        done = await self._play(episodes, group.sampling, group.phase, ended, version)
+        self._begun.pop(group.id, None)
+        return done
+
+    def begun(self, group: Group) -> list[Trajectory]:
+        """What there is of a group whose playing was cancelled, as far as it went; told once."""
+        return sorted(self._begun.pop(group.id, ()), key=lambda t: group.members.index(t.member))
 
     async def _driven(self, main: Coroutine[Any, Any, T]) -> T:
         self._lanes = Lanes(self.engine, self.in_flight)
+        self._begun.clear()
         async with self.engine:
             return await main
 
-    async def _play(self, episodes: Sequence[Episode], sampling: Sampling, phase: Phase, ended: Tell) -> list[Trajectory]:
+    async def _play(self, episodes: Sequence[Episode], sampling: Sampling, phase: Phase, ended: Tell, version: str) -> list[Trajectory]:
         assert self._lanes is not None, "play inside run"
-        return await self._lanes.all([self._job(episode, sampling, phase, ended) for episode in episodes])
+        members: dict[str, list[int]] = {}
+        for episode in episodes:
+            members.setdefault(episode.group, []).append(episode.member)
+        most = turns_of(self.method)
+        left = {group: Left(of, most) for group, of in members.items()}
+        return await self._lanes.all([self._job(one, sampling, phase, ended, left[one.group], version) for one in episodes])
 
-    def _job(self, episode: Episode, sampling: Sampling, phase: Phase, ended: Tell) -> Callable[[], Awaitable[Trajectory]]:
+    def _job(
+        self, episode: Episode, sampling: Sampling, phase: Phase, ended: Tell, left: Left, version: str
+    ) -> Callable[[], Awaitable[Trajectory]]:
+        def spoken() -> None:
+            left.ended(episode.member)
+            if not self.lockstep and self._lanes is not None:
+                self._lanes.leave()
+
         async def run() -> Trajectory:
             trajectory = Trajectory(
                 f"{episode.group}.{episode.member}", episode.question, episode.group, episode.member, self.method.name, self.seed
@@ -101,13 +131,19 @@ class Collector:
                 phase,
                 forgets=self.forgets,
                 waits=self.waits,
+                limits=self.limits,
+                left=left,
+                version=version,
             )
+            if episode.group in self._begun:
+                self._begun[episode.group].append(trajectory)
             try:
-                await play_episode(self.method, env, self.judge)
+                await play_episode(self.method, env, self.judge, spoken)
             except EngineError:
                 raise
             except Exception as error:
                 _spoil(trajectory, error)
+            left.ended(episode.member)
             ended()
             return trajectory
 
@@ -121,20 +157,29 @@ class CountedJudge:
     asked: Judge
     trajectory: Trajectory
     waits: Waits
+    limit: float | None = None  # seconds of a call
 
     async def info(self) -> JudgeInfo:
         return await self.asked.info()
 
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
         with self.waits.on("judge"):
-            verdict = await self.asked.judge(kind, inputs)
+            called = f"{self.trajectory.id}: the judge gave no verdict of {kind}"
+            verdict = await within(self.limit, self.asked.judge(kind, inputs), called, "judge.limit")
         self.trajectory.judge_calls += 1
         self.trajectory.judge_tokens += verdict.tokens
         return verdict
 
 
-async def play_episode(method: Method, env: Env, judge: Judge | None) -> Trajectory:
-    """One episode from question to rewards. Without a judge (serving) nothing is scored. What fails in it is raised."""
+def turns_of(method: Method) -> int | None:
+    """Turns of an episode, at most; None where the method does not say."""
+    most = method.most
+    return None if most is None else sum(spoken.contexts * spoken.replies for spoken in most.said.values())
+
+
+async def play_episode(method: Method, env: Env, judge: Judge | None, spoken: Tell = lambda: None) -> Trajectory:
+    """One episode from question to rewards. Without a judge (serving) nothing is scored. What fails in it is raised. `spoken` is told when no
+    role will speak any more."""
     trajectory = env.trajectory
     try:
         trajectory.answer = await method.rollout(trajectory.question, env)
@@ -142,8 +187,10 @@ async def play_episode(method: Method, env: Env, judge: Judge | None) -> Traject
         trajectory.status = end.status
     if env.phase in method.probed:
         await method.probe(trajectory, env.probe())
+    spoken()
     if judge is not None:
-        trajectory.rewards = await method.score(trajectory, CountedJudge(judge, trajectory, env.waits), env.retriever.embed)
+        counted = CountedJudge(judge, trajectory, env.waits, env.limits.judge)
+        trajectory.rewards = await method.score(trajectory, counted, env.embed)
     if env.phase == PREPARE:
         trajectory.prepared = _prepared(method, trajectory)
     return trajectory

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from rolecast.errors import EngineError, ExternalError
-from rolecast.ports import Completion, Engine, GenerateRequest, Retriever, Sampling
+from rolecast.ports import Aborted, Completion, Engine, GenerateRequest, Retriever, Sampling
+from rolecast.rollout.limits import Limits, within
 from rolecast.rollout.render import Renderer
-from rolecast.rollout.scheduler import together
+from rolecast.rollout.scheduler import Left, together
 from rolecast.rollout.waits import Waits
 from rolecast.seeding import seed_of
 from rolecast.tags import trim
@@ -44,6 +48,13 @@ class Overflow(EpisodeEnd):
     def __init__(self, thread: Thread, room: int, limit: int) -> None:
         left = "has no room for a reply" if room < 1 else f"cut a reply after {room} tokens"
         super().__init__("length", f"thread {thread.id}: the context of {limit} tokens {left}")
+
+
+class Spent(EpisodeEnd):
+    """An episode has sampled as many tokens as it may. It ends whoever spoke last: no method goes on without the role."""
+
+    def __init__(self, trajectory: Trajectory, tokens: int) -> None:
+        super().__init__("length", f"episode {trajectory.id} has sampled the {tokens} tokens that it may (method.episode_tokens)")
 
 
 class Watcher(Protocol):
@@ -83,6 +94,10 @@ class Env:
     watcher: Watcher | None = None
     forgets: bool = False  # a context that is too long loses its beginning, where the episode would end
     waits: Waits = field(default_factory=Waits)
+    limits: Limits = field(default_factory=Limits)
+    left: Left | None = None  # turns of the episode's group
+    version: str = ""  # the weights that the episode began with
+    _spent: int = 0  # tokens sampled on the way here; branches that are live know nothing of each other's
     _threads: list[Thread] | None = None  # where this env records; the episode's own in the trajectory
     _retrieved: list[str] | None = None
     _names: _Names = field(default_factory=_Names)
@@ -124,15 +139,18 @@ class Env:
             ends = await self._together([play(part) for play, part in zip(branches.values(), parts, strict=True)])
         finally:
             self._gathering = False
+            before = self._spent
             for part in parts:
                 self._record(part)
+                self._spent += part._spent - before
         return [_result(end) for end in ends]
 
     def probe(self, sampling: Sampling | None = None) -> Env:
         """For extra samples: its threads are marked, drawn from seeds of their own, and its searches are not the episode's."""
         path = self.path if self.probing else (*self.path, "probe")
         retrieved = self._retrieved if self.probing else []
-        return replace(self, sampling=sampling or self.sampling, path=path, probing=True, _retrieved=retrieved)
+        limits = replace(self.limits, tokens=None)
+        return replace(self, sampling=sampling or self.sampling, path=path, probing=True, limits=limits, _retrieved=retrieved)
 
     async def search(self, query: str, k: int) -> list[Passage]:
         """The passages of one query, best first."""
@@ -147,7 +165,7 @@ class Env:
         if self.watcher is not None:
             self.watcher.searches(queries)
         with self.waits.on("search"):
-            found = await self.retriever.search(queries, k)
+            found = await self._found(self.retriever.search(queries, k), f"no search for {queries[0]!r}")
         self._note_found([passage for passages in found for passage in passages])
         if not self.probing:
             self.trajectory.searches += len(queries)
@@ -159,9 +177,16 @@ class Env:
         if not ids:
             return []
         with self.waits.on("search"):
-            found = await self.retriever.fetch(ids)
+            found = await self._found(self.retriever.fetch(ids), f"with no passage {ids[0]!r}")
         self._note_found(found)
         return [self._quoted(passage) for passage in found]
+
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """The retriever's encoder, as scoring asks it."""
+        return await self._found(self.retriever.embed(texts), f"no embedding of {len(texts)} texts")
+
+    async def _found(self, call: Awaitable[T], asked: str) -> T:
+        return await within(self.limits.search, call, f"{self.trajectory.id}: the retriever answered {asked}", "retriever.limit")
 
     def note(self, thread: Thread) -> None:
         """Tells who looks on that the thread grew."""
@@ -176,17 +201,28 @@ class Env:
         """How many tokens `text` takes in a prompt or an observation."""
         return len(self.renderer.encode(self.renderer.plain(text)))
 
+    @property
+    def allowance(self) -> int | None:
+        """Tokens that the episode may still sample."""
+        return None if self.limits.tokens is None else self.limits.tokens - self._spent
+
+    def spend(self, tokens: int) -> None:
+        self._spent += tokens
+
     async def complete(self, live: LiveThread) -> Completion:
-        """The next turn of a thread. `Overflow` if there is no room for one, `EngineError` if the engine fails, `ExternalError` if an
-        endpoint does."""
+        """The next turn of a thread. `Overflow` if there is no room for one, `Spent` if the episode may say no more, `EngineError` if the
+        engine fails, `ExternalError` if an endpoint does."""
         t, turn, role = self.trajectory, live.turn, live.role
         if live.room < 1:
             raise Overflow(live.thread, live.room, self.max_context)
+        room = live.room if self.allowance is None else min(live.room, self.allowance)
+        if self.allowance is not None and room < 1:
+            raise Spent(t, self.limits.tokens or 0)
         ids = live.thread.ids[-max(1, self.max_context - role.max_tokens) :] if self.forgets else live.thread.ids
         request = GenerateRequest(
-            ids, role.slot, min(role.max_tokens, live.room), role.stop, live.sampling,
+            ids, role.slot, min(role.max_tokens, room), role.stop, live.sampling,
             seed_of(t.seed, t.group, t.member, live.thread.id, turn), f"{live.thread.id}#{turn}",
-            () if endpoint_of(role.slot) is None else tuple(live.said),
+            () if endpoint_of(role.slot) is None else tuple(live.said), self.left.turns if self.left is not None else 0, self.version,
         )  # fmt: skip
         try:
             with self.waits.on("sample"):
@@ -252,12 +288,24 @@ class LiveThread:
         `Overflow` where there is no room for a reply, and for one that was cut because there was less room than the role may
         speak; that one is recorded.
         """
-        room, state = self.room, copy.deepcopy(self.state)
-        completion = await self.env.complete(self)
+        room, allowance, state = self.room, self.env.allowance, copy.deepcopy(self.state)
+        try:
+            completion = await self.env.complete(self)
+        except Aborted as end:
+            self._record_cut(end.ids)
+            raise
+        self._note_spoken(completion)
         parsed = parse(self.opening + trim(completion.text, self.role.stop))
         action = self._record(completion, parsed is not None, state)
         if completion.finish == "length" and room < self.role.max_tokens and len(completion.ids) >= room:
             raise Overflow(self.thread, room, self.env.max_context)
+        if (
+            completion.finish == "length"
+            and allowance is not None
+            and allowance < self.role.max_tokens
+            and len(completion.ids) >= allowance
+        ):
+            raise Spent(self.env.trajectory, self.env.limits.tokens or 0)
         return action, parsed
 
     def observe(self, text: str, sources: Sequence[str] = ()) -> None:
@@ -268,14 +316,26 @@ class LiveThread:
 
     def _record(self, completion: Completion, valid: bool, state: Any) -> Action:
         action = Action(
-            f"{self.thread.id}#{self.turn}", completion.ids, completion.logprobs, self.env.engine.version, completion.text,
-            completion.finish, valid,
+            f"{self.thread.id}#{self.turn}", completion.ids, completion.logprobs, completion.version or self.env.engine.version,
+            completion.text, completion.finish, valid,
         )  # fmt: skip
         self.thread.turns.append(action)
         self._say("assistant", completion.text)
         self.env.trajectory.states[action.id] = state
         self.env.note(self.thread)
         return action
+
+    def _note_spoken(self, completion: Completion) -> None:
+        env = self.env
+        env.spend(len(completion.ids))
+        if env.left is not None:
+            env.left.spoke(env.trajectory.member)
+
+    def _record_cut(self, ids: tuple[int, ...]) -> None:
+        """What was sampled of a turn that nobody waits for any more: it counts in the cost, and in nothing else."""
+        if ids:
+            version, text = self.env.version or self.env.engine.version, self.env.renderer.decode(ids)
+            self.thread.turns.append(Action(f"{self.thread.id}#{self.turn}", ids, (), version, text, "length", False))
 
     def _say(self, speaker: str, text: str) -> None:
         """Speakers take turns: many chat templates insist."""

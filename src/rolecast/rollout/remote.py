@@ -21,6 +21,7 @@ from rolecast.retriever.client import HttpRetriever
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.external import OwnEngine
 from rolecast.rollout.engines.factory import DiskEngine, disk_engine, model_engine, routed
+from rolecast.rollout.limits import Limits
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find
 from rolecast.store.uri import open_store
@@ -36,6 +37,11 @@ from rolecast.wire.coordinator import RunInfo
 def handshake_of(config: RunConfig, method: Method, renderer: Renderer, index: str, judge: str) -> Handshake:
     """What learner and worker must agree on, as either computes it. `index`, `judge`: what the run wants, or the worker has."""
     return Handshake(release(config.method), config.fingerprint, index, judge, renderer.fingerprint(), method.prompts_fingerprint())
+
+
+def limits_of(config: RunConfig, method: Method) -> Limits:
+    """What an episode may take, wherever it is played."""
+    return Limits(config.retriever.limit, config.judge.limit, method.config.episode_tokens)
 
 
 @dataclass(slots=True)
@@ -109,8 +115,9 @@ class RemoteTeam:
         if self._collector is None:
             engine = routed(self._disk or self._models(version), self._renderer, c.externals_of(self.method))
             self._collector = Collector(
-                self.method, engine, self.retriever, self.judge, self._renderer, c.seed, c.model.max_context, c.engine.in_flight
-            )
+                self.method, engine, self.retriever, self.judge, self._renderer, c.seed, c.model.max_context, c.engine.in_flight,
+                limits=limits_of(c, self.method), lockstep=c.lockstep,
+            )  # fmt: skip
         self._collector.engine.version = version.name
         if before is not None:
             shutil.rmtree(self.work / before.artifact, ignore_errors=True)

@@ -1,6 +1,6 @@
 """Plays many episodes at once, so that their turns meet in one batch.
 
-Continuous: a waiting turn enters as soon as a row is free. Lockstep: the engine runs only when every live branch waits for
+Continuous: a waiting turn enters as soon as a row is free, that of a group with the fewest turns left first. Lockstep: the engine runs only when every live branch waits for
 it, and serves them in one fixed order, so that the same run takes the same batches, bit for bit. For that, branches are
 counted here, on the engine: never too few while anything may still ask it.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rolecast.ports import Engine
 
@@ -23,6 +23,24 @@ class Counted(Protocol):
     branches: int
 
 
+class Left:
+    """How many turns a group's members have left, at most. `most`: those of one episode; without it a member counts as one turn until it has
+    ended. A member is never counted as less than one while it plays."""
+
+    def __init__(self, members: Sequence[int], most: int | None) -> None:
+        self._left = dict.fromkeys(members, most or 1)
+
+    @property
+    def turns(self) -> int:
+        return sum(self._left.values())
+
+    def spoke(self, member: int) -> None:
+        self._left[member] = max(1, self._left[member] - 1)
+
+    def ended(self, member: int) -> None:
+        self._left[member] = 0
+
+
 class Lanes:
     """At most `in_flight` episodes are live at once; the others wait in the order in which they were started."""
 
@@ -30,6 +48,7 @@ class Lanes:
         self._engine = engine
         self._free = in_flight
         self._queue: deque[asyncio.Future[None]] = deque()
+        self._turns: dict[asyncio.Task[Any], asyncio.Future[None]] = {}  # of those that have a lane, or wait for one
 
     def start(self, episode: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
         """The episode's task. If there is room it counts from now on, before it has run."""
@@ -41,8 +60,15 @@ class Lanes:
         else:
             self._queue.append(turn)
         task = asyncio.ensure_future(self._run(turn, episode))
-        task.add_done_callback(lambda _: self._end(turn))  # not in the coroutine: a task that is cancelled early never runs it
+        self._turns[task] = turn
+        task.add_done_callback(self._end)  # not in the coroutine: a task that is cancelled early never runs it
         return task
+
+    def leave(self) -> None:
+        """The episode that calls this asks the engine no more: its lane is another's while it goes on."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._end(task)
 
     async def all(self, episodes: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
         """Results in the order of `episodes`. The first exception is raised and ends the others."""
@@ -56,8 +82,11 @@ class Lanes:
         await turn
         return await episode()
 
-    def _end(self, turn: asyncio.Future[None]) -> None:
+    def _end(self, task: asyncio.Task[Any]) -> None:
         """Gives the episode's lane to the next: the count stays as it is, or lockstep would run without the one that enters."""
+        turn = self._turns.pop(task, None)
+        if turn is None:
+            return  # it left its lane before
         if turn.cancel() or turn.cancelled():
             return  # it never had a lane
         while self._queue:

@@ -17,6 +17,7 @@ from rolecast.evaluation.tasks import QA, Task
 from rolecast.evaluation.trace import trace
 from rolecast.ports import Retriever
 from rolecast.rollout.collect import Collector, Episode
+from rolecast.rollout.remote import limits_of
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find_trained
 from rolecast.stages.belonging import require_own
@@ -79,6 +80,7 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
     collector = Collector(
         method, engine, around(open_retriever(run), renderer), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight,
         profile.loses_beginning,
+        limits=limits_of(c, method), lockstep=c.lockstep,
     )  # fmt: skip
     questions = profile.asked(load_questions(run, "test")[: c.eval.n])
     if found is not None:

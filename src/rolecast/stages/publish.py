@@ -21,7 +21,7 @@ from rolecast.leasing import Handshake
 from rolecast.methods.base import Method
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.factory import DiskEngine, disk_engine, model_engine, routed
-from rolecast.rollout.remote import handshake_of
+from rolecast.rollout.remote import handshake_of, limits_of
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.rollouts import LocalTeam, Rollouts
 from rolecast.rollout.worker import Worker
@@ -121,8 +121,9 @@ class _Local:
         own = disk or model_engine(c, speakers, renderer, lockstep=c.lockstep)
         engine = routed(own, renderer, c.externals_of(method))
         collector = Collector(
-            method, engine, open_retriever(run), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight
-        )
+            method, engine, open_retriever(run), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight,
+            limits=limits_of(c, method), lockstep=c.lockstep,
+        )  # fmt: skip
         handshake = handshake_of(c, method, renderer, "", "")  # whoever plays in this process has been looked at
         rollouts = local_rollouts(collector, c.name, handshake, _staleness(run, stage))
         return cls(run, stage, rollouts, sampled, shared, disk, method.spoken)

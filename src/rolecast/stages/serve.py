@@ -13,6 +13,7 @@ from rolecast.errors import InputError
 from rolecast.externals import ExternalConfig
 from rolecast.ports import Retriever
 from rolecast.rollout.engines.settings import EngineConfig
+from rolecast.rollout.remote import limits_of
 from rolecast.schedule import Schedule, find, trained
 from rolecast.stages.playing import finished_engine
 from rolecast.stages.run import Run, open_run
@@ -44,7 +45,9 @@ def open_agent(
     endpoints = {name: known[name] for name in sorted(asked)}
     playing, renderer = finished_engine(run, method, of, str(Version(c.name, 0, 0, of.name)), lockstep=False, externals=endpoints)
     role = rewriting(rewriter) if rewriter else None
-    return Agent(c.name, method, playing, retriever or open_retriever(run), renderer, c.model.max_context, rewriter=role)
+    return Agent(
+        c.name, method, playing, retriever or open_retriever(run), renderer, c.model.max_context, rewriter=role, limits=limits_of(c, method)
+    )
 
 
 def proposals(run: Run, count: int = 3) -> list[str]:

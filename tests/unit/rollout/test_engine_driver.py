@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from rolecast.errors import SamplingError
-from rolecast.ports import Completion, GenerateRequest, Sampling
+from rolecast.ports import Aborted, Completion, GenerateRequest, Sampling
 from rolecast.rollout.engines import decoder
 from rolecast.rollout.engines.decoder import not_finite
 from rolecast.rollout.engines.transformers import TransformersEngine
@@ -212,3 +213,50 @@ def test_finite_weights_whose_logits_overflow_are_told_apart() -> None:
     with torch.no_grad():
         model.lm_head.weight[0, 0] = float("inf")
     assert not_finite(model).startswith("1 of ")
+
+
+def order_of_ends(lockstep: bool) -> list[str]:
+    """Keys in the order in which requests of one length ended that waited for one row; the one that came last is the most urgent."""
+    engine, ends = made(lockstep, max_batch=1), list[str]()
+
+    async def ask(key: str, urgency: int) -> None:
+        await engine.generate(replace(request(key=key, max_tokens=2), urgency=urgency))
+        ends.append(key)
+
+    async def talk() -> None:
+        engine.branches = 3
+        await asyncio.gather(ask("a", 9), ask("b", 9), ask("c", 2))
+
+    entered(engine, talk)
+    return ends
+
+
+def test_the_most_urgent_request_gets_the_next_row_but_not_in_lockstep() -> None:
+    assert order_of_ends(lockstep=False) == ["c", "a", "b"]
+    assert order_of_ends(lockstep=True) == ["a", "b", "c"]
+
+
+def test_a_request_whose_caller_is_cancelled_gives_its_row_back_and_tells_what_it_sampled() -> None:
+    engine = made(max_batch=1)
+
+    async def talk() -> tuple[tuple[int, ...], tuple[int, ...]]:
+        first = asyncio.create_task(engine.generate(request(max_tokens=40)))
+        waiting = asyncio.create_task(engine.generate(request(seed=1, max_tokens=2)))
+        while engine.generated < 5:
+            await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(Aborted) as end:
+            await first
+        assert len((await waiting).ids) == 2
+        queued = asyncio.create_task(engine.generate(request(max_tokens=40)))
+        await asyncio.sleep(0)
+        queued.cancel()
+        with pytest.raises(Aborted) as never:
+            await queued
+        return end.value.ids, never.value.ids
+
+    whole = said(made(), request(max_tokens=40)).ids
+    cut, none = entered(engine, talk)
+    assert cut == whole[: len(cut)]
+    assert 5 <= len(cut) < 40
+    assert none == ()

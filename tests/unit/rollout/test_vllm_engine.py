@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rolecast.errors import EngineError, ExternalError, InputError, SamplingError
-from rolecast.ports import GenerateRequest, Sampling
+from rolecast.ports import Aborted, GenerateRequest, Sampling
+from rolecast.rollout.engines import vllm as module
 from rolecast.rollout.engines.settings import VllmConfig
 from rolecast.rollout.engines.stops import cut
 from rolecast.rollout.engines.vllm import VllmEngine, arguments, parameters
@@ -51,6 +52,9 @@ class Stand:
     fault: Exception | None = None
     errored: bool = False
     idle: bool = True
+    slow: bool = False  # answers what was sampled when the request is aborted
+    late: int = 0  # that many times a request that is aborted has not arrived
+    flying: dict[str, asyncio.Event] = field(default_factory=dict)
 
     def start(self, arguments: Mapping[str, Any]) -> Stand:
         self.calls.append(("start", arguments))
@@ -86,12 +90,22 @@ class Stand:
     def dead(self) -> tuple[type[Exception], ...]:
         return (Dead,)
 
-    async def answer(self, llm: Any, ids: Any, asked: Mapping[str, Any], key: str, lora: Any) -> Any:
-        self.calls.append(("ask", key, dict(asked), lora.lora_name if lora else None))
+    async def answer(self, llm: Any, ids: Any, asked: Mapping[str, Any], key: str, lora: Any, urgency: int = 0) -> Any:
+        self.calls.append(("ask", key, dict(asked), lora.lora_name if lora else None, urgency))
         if self.fault is not None and not key.startswith("canary"):
             raise self.fault
+        if self.slow:
+            self.flying[key] = asyncio.Event()
+            await self.flying[key].wait()
         reply = SimpleNamespace(token_ids=list(self.reply), finish_reason=self.reason)
         return SimpleNamespace(outputs=[reply], num_cached_tokens=0, prompt_token_ids=list(ids))
+
+    async def abort(self, llm: Any, key: str) -> None:
+        self.calls.append(("abort", key))
+        if self.late:  # it has not arrived yet
+            self.late -= 1
+        else:
+            self.flying[key].set()
 
     def sampled_logprobs(self, output: Any) -> tuple[float, ...]:
         return (self.logprob,) * len(output.outputs[0].token_ids)
@@ -153,7 +167,7 @@ def test_a_version_s_adapters_get_new_names_and_numbers_and_are_loaded_before_th
     base: Path, adapters: dict[str, Path]
 ) -> None:
     stand = Stand()
-    engine = loaded(stand, base, adapters)
+    engine = loaded(stand, base, adapters, CONF.model_copy(update={"staleness": 0}))
     first = stand.of("add")
     assert [name for name, _ in first] == ["run/1.0:planner#1", "run/1.0:answerer#2"]
     stand.calls.clear()
@@ -166,6 +180,100 @@ def test_a_version_s_adapters_get_new_names_and_numbers_and_are_loaded_before_th
     assert [number for (number,) in stand.of("remove")] == [1, 2, 3, 4]
     ask(engine, "answerer")
     assert stand.of("ask")[-1][2] == "run/1.1:answerer#6"
+
+
+def test_an_episode_that_began_with_an_older_version_speaks_with_that_as_long_as_it_is_kept(
+    base: Path, adapters: dict[str, Path], tmp_path: Path
+) -> None:
+    stand = Stand()
+    engine = loaded(stand, base, adapters)
+    engine.load(placed(base, adapters, "run/1.1"))
+    assert not stand.of("remove")
+
+    def said(version: str) -> tuple[str, str]:
+        request = GenerateRequest((1, 2), "planner", 8, (), Sampling(), 0, "t#0", version=version)
+        return asyncio.run(engine.generate(request)).version, stand.of("ask")[-1][2]
+
+    assert said("run/1.0") == ("run/1.0", "run/1.0:planner#1")
+    assert said("run/1.1") == said("") == ("run/1.1", "run/1.1:planner#3")
+    engine.load(placed(base, adapters, "run/1.2"))
+    assert [number for (number,) in stand.of("remove")] == [1, 2]
+    assert said("run/1.1") == ("run/1.1", "run/1.1:planner#3")
+    with pytest.raises(ExternalError, match=r"t#0 began with version run/1.0, which has gone, and run/1.2 answers; raise engine.staleness"):
+        said("run/1.0")
+    other = tmp_path / "other"
+    tiny_model(1).save_pretrained(other)
+    engine.load(placed(other, adapters, "run/1.3"))
+    with pytest.raises(ExternalError, match=r"began with version run/1.2, which has gone"):
+        said("run/1.2")
+
+
+def test_older_versions_answer_those_that_began_with_them_while_a_new_one_is_refused(base: Path, adapters: dict[str, Path]) -> None:
+    engine = loaded(Stand(), base, adapters)
+    with pytest.raises(CanaryError):
+        engine.load(replace(placed(base, adapters, "run/1.1"), canaries=dict.fromkeys(adapters, Canary((5, 6, 7), (-9.0, -9.0)))))
+    with pytest.raises(EngineError, match="plays none"):
+        ask(engine, "planner")
+    request = GenerateRequest((1, 2), "planner", 8, (), Sampling(), 0, "t#0", version="run/1.0")
+    assert asyncio.run(engine.generate(request)).version == "run/1.0"
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_request_whose_caller_is_cancelled_is_ended_in_vllm_and_tells_what_it_sampled(
+    base: Path, late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETOLD", 0.01)
+    stand = Stand()
+    engine = loaded(stand, base)
+    stand.slow, stand.late = True, late
+
+    async def cancelled() -> tuple[int, ...]:
+        asking = asyncio.ensure_future(engine.generate(GenerateRequest((1, 2), "shared", 8, (), Sampling(), 0, "t#0")))
+        while not stand.flying:
+            await asyncio.sleep(0.001)
+        asking.cancel()
+        with pytest.raises(Aborted) as end:
+            await asking
+        return end.value.ids
+
+    before = engine.generated
+    assert asyncio.run(asyncio.wait_for(cancelled(), 5)) == stand.reply
+    assert engine.generated == before + len(stand.reply)
+    key = stand.of("ask")[-1][0]
+    assert stand.of("abort") == [(key,)] * (late + 1)
+
+
+def test_what_fails_while_it_is_ended_was_ended(base: Path) -> None:
+    stand = Stand(slow=False)
+    engine = loaded(stand, base)
+    stand.slow = True
+    stand.abort = None  # type: ignore[assignment,method-assign]
+
+    async def cancelled() -> None:
+        asking = asyncio.ensure_future(engine.generate(GenerateRequest((1, 2), "shared", 8, (), Sampling(), 0, "t#0")))
+        while not stand.flying:
+            await asyncio.sleep(0.001)
+        asking.cancel()
+        with pytest.raises(Aborted) as end:
+            await asking
+        assert end.value.ids == ()
+
+    asyncio.run(asyncio.wait_for(cancelled(), 5))
+
+
+def test_vllm_is_told_which_group_has_the_fewest_turns_left(base: Path) -> None:
+    stand = Stand()
+    engine = loaded(stand, base)
+    asyncio.run(engine.generate(GenerateRequest((1, 2), "shared", 8, (), Sampling(), 0, "t#0", urgency=7)))
+    assert stand.of("ask")[-1][3] == 7
+    assert stand.of("start")[0][0]["scheduling_policy"] == "priority"
+
+
+def test_a_batch_has_room_for_the_adapters_of_all_versions_that_are_played_at_once(base: Path, adapters: dict[str, Path]) -> None:
+    given = arguments(CONF, placed(base, adapters), 8, 2, 128, "bfloat16", versions=2)
+    assert (given["max_loras"], given["max_cpu_loras"]) == (4, 6)
+    given = arguments(CONF.model_copy(update={"staleness": 0}), placed(base, adapters), 8, 2, 128, "bfloat16", versions=3)
+    assert (given["max_loras"], given["max_cpu_loras"]) == (6, 6)
 
 
 def test_slots_of_one_adapter_share_it(base: Path, adapters: dict[str, Path]) -> None:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -67,6 +68,7 @@ class Decoder:
     ) -> None:
         self.queue: deque[tuple[GenerateRequest, Promise]] = deque()
         self.rows: list[_Row] = []
+        self._cut: WeakKeyDictionary[Promise, tuple[int, ...]] = WeakKeyDictionary()  # what requests got whose callers have gone
         self._model = model
         self._renderer = renderer
         self._max_batch = max_batch
@@ -85,6 +87,15 @@ class Decoder:
     @property
     def waiting(self) -> int:
         return sum(not promise.done() for _, promise in self.queue)
+
+    def hasten(self) -> None:
+        """Requests of what has the fewest turns left go first; of others, those that came first."""
+        if len({request.urgency for request, _ in self.queue}) > 1:
+            self.queue = deque(sorted(self.queue, key=lambda waiting: waiting[0].urgency))
+
+    def sampled(self, promise: Promise) -> tuple[int, ...]:
+        """What a request has got that is not finished, or whose caller went away: its row may have been another's since."""
+        return self._cut.get(promise) or next((tuple(row.ids) for row in self.rows if row.promise is promise), ())
 
     def clear(self) -> list[Promise]:
         """Forgets all requests; the promises that are still to be kept."""
@@ -192,6 +203,8 @@ class Decoder:
             if completion is None and not gone:
                 index += 1
                 continue
+            if gone:
+                self._cut[row.promise] = tuple(row.ids)
             last = self.rows.pop()
             if last is not row:
                 self._cache.move(len(self.rows), index, last.length)

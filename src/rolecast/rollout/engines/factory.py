@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from rolecast.config import RunConfig
+from rolecast.config import RlConfig, RunConfig
 from rolecast.externals import ExternalConfig
 from rolecast.installed import needing
 from rolecast.rollout.engines.external import ExternalEngine, OwnEngine, Router
@@ -36,7 +36,9 @@ def disk_engine(config: RunConfig, renderer: Renderer) -> DiskEngine | None:
         if isinstance(config.engine, VllmConfig):
             from rolecast.rollout.engines.vllm import VllmEngine
 
-            return VllmEngine(config.engine, renderer, config.model.max_context, config.model.dtype)
+            stale = max((stage.staleness for stage in config.stages.values() if isinstance(stage, RlConfig)), default=0)
+            asked = config.engine.model_copy(update={"staleness": max(config.engine.staleness, stale)})
+            return VllmEngine(asked, renderer, config.model.max_context, config.model.dtype, versions=1 + stale)
         from rolecast.rollout.engines.vllm_http import VllmHttpEngine
 
         return VllmHttpEngine(config.engine, renderer, config.model.dtype)

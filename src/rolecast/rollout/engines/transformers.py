@@ -1,7 +1,7 @@
 """`Engine` over Hugging Face models in this process: continuous batching on a static KV cache.
 
 Coroutines call `generate` and wait; a task of the engine's own steps while there is work. Continuous: a waiting turn enters as
-soon as a row is free. Lockstep: the engine serves only when every live branch waits for it, in the order of the requests'
+soon as a row is free, the most urgent first. Lockstep: the engine serves only when every live branch waits for it, in the order of the requests'
 keys, so that the same run takes the same batches, bit for bit.
 """
 
@@ -16,7 +16,7 @@ from typing import Self
 from transformers import PreTrainedModel
 
 from rolecast.errors import SamplingError
-from rolecast.ports import Completion, GenerateRequest
+from rolecast.ports import Aborted, Completion, GenerateRequest
 from rolecast.rollout.engines.decoder import Decoder
 from rolecast.rollout.render import Renderer
 from rolecast.types import Slot
@@ -90,7 +90,10 @@ class TransformersEngine:
         promise: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._decoders[request.slot].queue.append((request, promise))
         self._work.set()
-        return await promise
+        try:
+            return await promise
+        except asyncio.CancelledError:  # its row is given to another when the engine finds the promise cancelled
+            raise Aborted(self._decoders[request.slot].sampled(promise)) from None
 
     async def _drive(self) -> None:
         """Serves while there is work and sleeps otherwise, which leaves the processor to whoever the episodes wait for."""
@@ -120,6 +123,7 @@ class TransformersEngine:
         """Admits what fits and decodes one token for every row of every slot."""
         for slot, decoder in self._decoders.items():
             with self._named(slot):
+                decoder.hasten()
                 self.generated += decoder.admit() + decoder.decode()
 
     def _drain(self) -> None:

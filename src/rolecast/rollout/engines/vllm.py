@@ -2,7 +2,7 @@
 
 Weights come from disk (`load`), as a version of the team, and nothing is played before vLLM itself gave the log-probs that were
 published for the base and every slot. Names and numbers of adapters are never used twice: vLLM takes a number that it knows for
-weights that it has, and finds keys and values by an adapter's name.
+weights that it has, and finds keys and values by an adapter's name. Adapters of the last versions stay, for episodes that began with them.
 
 There is no lockstep here: what vLLM puts into one batch depends on when requests arrive, and that moves the last bits.
 """
@@ -23,7 +23,7 @@ from typing import Any, Literal, Self
 
 from rolecast.errors import EngineError, ExternalError, RolecastError, SamplingError
 from rolecast.loops import LoopThread
-from rolecast.ports import Completion, GenerateRequest
+from rolecast.ports import Aborted, Completion, GenerateRequest
 from rolecast.rollout.engines import vllm_api
 from rolecast.rollout.engines.settings import VllmConfig
 from rolecast.rollout.engines.stops import cut
@@ -36,7 +36,8 @@ from rolecast.weights.placed import Placed
 from rolecast.weights.versions import CanaryError
 
 log = logging.getLogger(__name__)
-ENDING = 10.0  # seconds that an engine core has to end by itself
+ENDING = 10.0  # seconds that an engine core, or a request, has to end by itself
+RETOLD = 0.2  # seconds after which a request that is to end is told again
 TRIED = 4  # tokens: over several steps, so that slots meet in them
 PROBED: Mapping[str, Any] = {  # greedy
     "temperature": 0.0, "top_p": 1.0, "seed": None, "stop": [], "stop_token_ids": [], "detokenize": False, "max_tokens": TRIED, "ignore_eos": True,
@@ -52,17 +53,21 @@ class _Room:
 
 
 class VllmEngine:
-    """`load` before anything is generated; it may be called again whenever no request is in flight, and outside any coroutine.
+    """`load` before anything is generated, outside any coroutine. It may be called again: while requests are in flight, for other adapters over
+    the same base.
 
-    Entering and leaving only begins and ends a caller's turn: the engine lives until `close`, since it takes a minute to start.
+    Entering and leaving only begins and ends a caller's turn: the engine lives until `close`, since it takes a minute to start. `versions`: how
+    many a batch may hold side by side.
     """
 
-    def __init__(self, config: VllmConfig, renderer: Renderer, max_context: int, dtype: str, api: Any = vllm_api) -> None:
+    def __init__(
+        self, config: VllmConfig, renderer: Renderer, max_context: int, dtype: str, api: Any = vllm_api, versions: int = 1
+    ) -> None:
         self.version = ""
         self.branches = 0
         self.generated = 0  # tokens sampled since the start
         self._config, self._renderer, self._max_context, self._api = config, renderer, max_context, api
-        self._dtype = config.dtype or dtype
+        self._dtype, self._versions = config.dtype or dtype, versions
         self._thread = LoopThread("vllm")
         self._scratch = tempfile.TemporaryDirectory(prefix="rolecast-vllm-")
         self._llm: Any = None
@@ -70,6 +75,7 @@ class VllmEngine:
         self._room = _Room(0, 0)
         self._ends: frozenset[int] = frozenset()
         self._speaking: dict[Slot, Any] = {}  # by slot its adapter, or None for the base; of the verified version alone
+        self._older: dict[str, dict[Slot, Any]] = {}  # likewise of versions that were verified before, over the same base, the last ones
         self._held: set[int] = set()  # numbers of the adapters that the engine has
         self._numbers, self._keys = itertools.count(1), itertools.count()
         self._failure: Exception | None = None
@@ -98,42 +104,84 @@ class VllmEngine:
     async def generate(self, request: GenerateRequest) -> Completion:
         if self.failure is not None:
             raise self.failure
+        version, speaking = self._voices(request)
+        if request.slot not in speaking:
+            raise KeyError(f"no weights for slot {request.slot!r}; loaded: {', '.join(speaking)}")
+        asked, key = parameters(request, self._ends, self._config.seeds), self._unique(request.key)
+        asking = asyncio.ensure_future(self._thread.run(self._answer(request.ids, asked, key, speaking[request.slot], request.urgency)))
+        try:
+            output = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            raise Aborted(await self._aborted(key, asking)) from None
+        return self._completion(request, output, version)
+
+    def _voices(self, request: GenerateRequest) -> tuple[str, Mapping[Slot, Any]]:
+        """The version that the request's episode speaks with, and its adapters."""
+        if request.version in self._older and not (self._speaking and request.version == self.version):
+            return request.version, self._older[request.version]
         if not self._speaking:
             raise EngineError("the engine has no version whose weights are verified, so it plays none; load one")
-        if request.slot not in self._speaking:
-            raise KeyError(f"no weights for slot {request.slot!r}; loaded: {', '.join(self._speaking)}")
-        asked = parameters(request, self._ends, self._config.seeds)
-        output = await self._thread.run(self._ask(request.ids, asked, request.key, self._speaking[request.slot]))
-        return self._completion(request, output)
+        if request.version not in ("", self.version):
+            raise ExternalError(
+                f"{request.key} began with version {request.version}, which has gone, and {self.version} answers; raise engine.staleness"
+            )
+        return self.version, self._speaking
+
+    def _unique(self, key: str) -> str:
+        """A key is made one of its own: a turn that is played again must not meet what is left of the first."""
+        return f"{key}-{next(self._keys)}"
+
+    async def _aborted(self, key: str, asking: asyncio.Future[Any]) -> tuple[int, ...]:
+        """Ends a request that nobody waits for; what it sampled. It may not have arrived at vLLM yet, so it is told until it has ended."""
+        try:
+            async with asyncio.timeout(ENDING):
+                while not asking.done():
+                    await self._thread.run(self._api.abort(self._llm, key))
+                    await asyncio.wait([asking], timeout=RETOLD)
+            ids = tuple(asking.result().outputs[0].token_ids)
+        except Exception as error:
+            log.warning("%s was ended, and what it sampled is not known: %s", key, error)
+            asking.cancel()
+            return ()
+        self.generated += len(ids)
+        return ids
 
     async def _ask(self, ids: Sequence[int], asked: Mapping[str, Any], key: str, lora: Any) -> Any:
-        """A key is made one of its own: a turn that is played again must not meet what is left of the first."""
+        return await self._answer(ids, asked, self._unique(key), lora)
+
+    async def _answer(self, ids: Sequence[int], asked: Mapping[str, Any], key: str, lora: Any, urgency: int = 0) -> Any:
         try:
-            return await self._api.answer(self._llm, ids, asked, f"{key}-{next(self._keys)}", lora)
+            return await self._api.answer(self._llm, ids, asked, key, lora, urgency)
         except self._api.dead() as error:
             self._failure = EngineError("vLLM's engine core has ended; its last lines on stderr say why")
             raise self._failure from error
         except Exception as error:
             cause = error.__cause__ or error
-            raise ExternalError(f"vLLM did not answer {key}: {type(cause).__name__}: {' '.join(str(cause).split())[:300]}") from error
+            raise ExternalError(
+                f"vLLM did not answer {key.rpartition('-')[0]}: {type(cause).__name__}: {' '.join(str(cause).split())[:300]}"
+            ) from error
 
-    def _completion(self, request: GenerateRequest, output: Any) -> Completion:
+    def _completion(self, request: GenerateRequest, output: Any, version: str) -> Completion:
         reply = output.outputs[0]
         count, text, stopped = cut(tuple(reply.token_ids), request.stop, self._ends, self._renderer.decode)
         ids, logprobs = tuple(reply.token_ids[:count]), self._api.sampled_logprobs(output)[:count]
         self.generated += len(reply.token_ids)
         if bad := [logprob for logprob in logprobs if not isfinite(logprob)]:
             raise SamplingError(
-                f"slot {request.slot!r}, version {self.version}: the log-prob of a sampled token is {bad[0]}; its weights diverged"
+                f"slot {request.slot!r}, version {version}: the log-prob of a sampled token is {bad[0]}; its weights diverged"
             )
         finish: Literal["stop", "length"] = "stop" if stopped or reply.finish_reason == "stop" else "length"
-        return Completion(ids, logprobs, text, finish)
+        return Completion(ids, logprobs, text, finish, version)
 
     def load(self, placed: Placed) -> None:
         """These weights answer from now on, verified; if they cannot be, `RolecastError` is raised and none answer until some are."""
         self._thread.wait(self._load(placed))
 
     async def _load(self, placed: Placed) -> None:
+        if self._speaking:
+            self._older[self.version] = self._speaking
+        if self._base != placed.base:
+            self._older.clear()  # adapters over another base
         self._speaking = {}
         if unknown := sorted(set(placed.adapters) - set(placed.canaries)):
             raise CanaryError(f"version {placed.version} has no canary of slot {unknown[0]}, so its weights cannot be verified")
@@ -152,7 +200,11 @@ class VllmEngine:
                 await self._add(loaded[folder])
         speaking = {slot: loaded.get(adapters.get(slot, placed.base)) for slot in placed.adapters}
         await self._verify(placed, speaking, swapped)
-        for old in self._held - {lora.lora_int_id for lora in loaded.values()}:
+        self._older.pop(placed.version, None)
+        for name in list(self._older)[: max(0, len(self._older) - self._config.staleness)]:
+            del self._older[name]
+        kept = [lora for voices in (speaking, *self._older.values()) for lora in voices.values() if lora is not None]
+        for old in self._held - {lora.lora_int_id for lora in kept}:
             await self._llm.remove_lora(old)
             self._held.discard(old)
         self.version, self._speaking = placed.version, speaking
@@ -190,7 +242,7 @@ class VllmEngine:
         return True
 
     async def _started(self, placed: Placed) -> Any:
-        given = arguments(self._config, placed, self._room.rank, self._room.count, self._max_context, self._dtype)
+        given = arguments(self._config, placed, self._room.rank, self._room.count, self._max_context, self._dtype, self._versions)
         try:
             return self._api.start(given)
         except RolecastError:
@@ -234,6 +286,7 @@ class VllmEngine:
     def close(self) -> None:
         """Ends the engine core, which gives its memory back."""
         self._speaking = {}
+        self._older.clear()
         self._shut()
 
     def _shut(self) -> None:
@@ -252,15 +305,16 @@ def parameters(request: GenerateRequest, ends: frozenset[int], seeded: bool) -> 
     }  # fmt: skip
 
 
-def arguments(config: VllmConfig, placed: Placed, rank: int, count: int, max_context: int, dtype: str) -> dict[str, Any]:
+def arguments(config: VllmConfig, placed: Placed, rank: int, count: int, max_context: int, dtype: str, versions: int = 1) -> dict[str, Any]:
     """vLLM's arguments. Its engine draws what has no seed from one generator, so the engines of a run must not begin alike."""
     given = {
         "model": str(placed.base.resolve()), "tokenizer": str(placed.tokenizer.resolve()), "dtype": dtype, "max_model_len": max_context,
         "max_num_seqs": config.max_batch, "gpu_memory_utilization": config.memory, "enforce_eager": config.eager, "seed": secrets.randbits(31),
         "logprobs_mode": "processed_logprobs", "generation_config": "vllm", "enable_prefix_caching": True, "disable_log_stats": True,
-        "enable_log_requests": False,
+        "enable_log_requests": False, "scheduling_policy": "priority",
     }  # fmt: skip
     if count:
         # The new adapters are loaded before the old ones go, and those of versions between may still answer.
-        given |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": count, "max_cpu_loras": count * (config.staleness + 2)}
+        given |= {"enable_lora": True, "max_lora_rank": rank, "max_loras": count * versions}
+        given["max_cpu_loras"] = count * max(config.staleness + 2, versions)
     return given

@@ -119,13 +119,18 @@ async def swap(llm: Any, base: Path) -> bool:
     return bool(await llm.reset_prefix_cache())
 
 
-async def answer(llm: Any, ids: Sequence[int], parameters: Mapping[str, Any], key: str, lora: Any) -> Any:
-    """vLLM's output of one request, when it has ended."""
+async def answer(llm: Any, ids: Sequence[int], parameters: Mapping[str, Any], key: str, lora: Any, urgency: int = 0) -> Any:
+    """vLLM's output of one request, when it has ended. Where there is no room for all, those of a lower `urgency` go first."""
     from vllm.inputs import TokensPrompt
 
     prompt = TokensPrompt(prompt_token_ids=list(ids))
-    outputs = [output async for output in llm.generate(prompt, sampling(parameters), key, lora_request=lora)]
+    outputs = [output async for output in llm.generate(prompt, sampling(parameters), key, lora_request=lora, priority=urgency)]
     return outputs[-1]
+
+
+async def abort(llm: Any, key: str) -> None:
+    """Ends a request: its `answer` is what was sampled until now. Nothing happens for one that has ended, or has not arrived yet."""
+    await llm.abort(key)
 
 
 def sampled_logprobs(output: Any) -> tuple[float, ...]:
