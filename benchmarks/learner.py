@@ -1,7 +1,7 @@
 """The learner's whole step on one card: credit, scoring pass, update in float32 masters; beside TRL, with adapters, and over DeepSpeed.
 
     python benchmarks/learner.py trl MODEL [--groups 8] [--members 8] [--prompt 256] [--own 64:448] [--budget 32768] [--repeats 5]
-    python benchmarks/learner.py lora --shape 1.5b|8b [--rank 16] [--rows 64] [--lengths 256:1024] [--budget 16384]
+    python benchmarks/learner.py lora --shape tiny|135m|1.5b|8b [--rank 16] [--rows 64] [--lengths 256:1024] [--budget 16384]
     python benchmarks/learner.py zero --shape 1.5b [--zero 2] [--budget 8192]
 
 trl    one GRPO step on the same prompts, completions and batch, by TRL's GRPOTrainer with its generation replaced by the recorded replies, in
@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from packing import PEAKS, SMOLLM2, between, card, wait
+from packing import PEAKS, between, wait
+from shapes import SHAPES, card
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from rolecast.learner.learner import Learner, make_learner
@@ -37,21 +38,6 @@ from rolecast.weights.settings import LoraConfig
 from rolecast.weights.team import Casting, assemble
 from rolecast.world.tokenizer import demo_tokenizer
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "135m": SMOLLM2,
-    "1.5b": {  # as Qwen2.5-1.5B
-        "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
-        "num_key_value_heads": 2, "max_position_embeddings": 8192, "tie_word_embeddings": True,
-    },
-    "8b": {  # as Llama-3.1-8B
-        "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "max_position_embeddings": 8192, "tie_word_embeddings": False,
-    },
-    "tiny": {
-        "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "max_position_embeddings": 4096, "tie_word_embeddings": True,
-    },
-}  # fmt: skip
 POLICY = PolicyTerm("token", (0.2, 0.2))
 OPTIMIZER = OptimizerConfig(name="adamw")
 LR = 1e-6

@@ -12,6 +12,10 @@ SMOLLM2 = {
     "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "num_attention_heads": 9,
     "num_key_value_heads": 3, "max_position_embeddings": 8192, "tie_word_embeddings": True, "rope_theta": 100000.0,
 }  # fmt: skip
+ONE_AND_A_HALF_B = {  # as Qwen2.5-1.5B
+    "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12,
+    "num_key_value_heads": 2, "max_position_embeddings": 8192, "tie_word_embeddings": True, "rope_theta": 1000000.0,
+}  # fmt: skip
 EIGHT_B = {
     "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
     "num_key_value_heads": 8, "max_position_embeddings": 8192, "tie_word_embeddings": False, "rope_theta": 500000.0,
@@ -20,7 +24,7 @@ TINY = {  # for trying a benchmark on a CPU
     "vocab_size": 49152, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "max_position_embeddings": 8192, "tie_word_embeddings": False, "rope_theta": 100000.0,
 }  # fmt: skip
-SHAPES: dict[str, dict[str, Any]] = {"tiny": TINY, "135m": SMOLLM2, "8b": EIGHT_B}
+SHAPES: dict[str, dict[str, Any]] = {"tiny": TINY, "135m": SMOLLM2, "1.5b": ONE_AND_A_HALF_B, "8b": EIGHT_B}
 
 
 def card(device: torch.device | None = None) -> str:
