@@ -19,7 +19,9 @@ from rolecast.types import Example, Objective, Thread, Unit
 
 log = logging.getLogger(__name__)
 TAIL = 0.999  # quantile that the gate looks at beside the mean
-TAIL_FACTOR = 10.0  # how much larger than the mean's bound it may be: some tokens are rare, and their log-probs are far down
+# How much larger than the mean's bound it may be: some tokens are rare, and their log-probs are far down. SmolLM2-135M, sampled by vLLM in
+# bfloat16 and trained in float32, has 0.007 on average and 0.57 there.
+TAIL_FACTOR = 20.0
 CLIPPED = 0.01  # share of the first minibatch's items above which something is wrong: nothing has moved yet
 
 
