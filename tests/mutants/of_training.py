@@ -38,7 +38,7 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
     "learner/terms.py": [
         ("KL loss term dropped", 'o.kl.coefficient * (column("kl_weight") * kl)', '0.0 * (column("kl_weight") * kl)'),
         ("importance correction dropped", "weight * losses.truncated_importance(drift, term.importance_cap) * found.loss", "weight * found.loss"),
-        ("importance of the new policy", 'losses.log_ratio(column("old_logprob"), column("sampler_logprob"))', 'losses.log_ratio(logprob.detach(), column("sampler_logprob"))'),
+        ("importance of the new policy", 'losses.log_ratio(old, column("sampler_logprob"))', 'losses.log_ratio(logprob.detach(), column("sampler_logprob"))'),
         ("ratio per token where a unit has one", 'if term.ratio == "unit":', "if False:"),
         ("imitation at coefficient 1", "loss - o.imitation.coefficient * (weight", "loss - (weight"),
         ("importance dropped of units cut apart", "weight = of_unit(batch.policy_weight) * correction", "weight = of_unit(batch.policy_weight)"),

@@ -32,11 +32,15 @@ Minibatch = tuple[Micro, ...]  # of one optimizer step; empty where no row of it
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One objective's batch with its weights, and its minibatches."""
+    """One objective's batch with its weights, and its minibatches.
+
+    `at_once`: nothing moves between scoring and the one update, so the update's own pass gives `old_logprob` too.
+    """
 
     objective: Objective
     batch: TokenBatch
     minibatches: tuple[Minibatch, ...]
+    at_once: bool = False
 
     @property
     def micros(self) -> list[Micro]:

@@ -68,20 +68,25 @@ class Learner:
         known = {**lengths, **{unit.id: sum(example.trained) for unit, example in zip(shown, examples, strict=True)}}
         return cut(objective, batch, units, shown, known, self.max_tokens, order, self.packing)
 
-    def score(self, of: Cut) -> Cut:
-        """Fills `old_logprob`, and `ref_logprob` and `value` where the objective wants them, with the weights before the update."""
-        with self._timed("score"):
-            return self._scored(of)
+    def score(self, of: Cut, sparing: bool = False) -> Cut:
+        """Fills `old_logprob`, and `ref_logprob` and `value` where the objective wants them, with the weights before the update.
 
-    def _scored(self, of: Cut) -> Cut:
+        `sparing`: `old_logprob` is left to the update where that is one pass over the batch: its log-probs are then the same numbers.
+        """
+        with self._timed("score"):
+            return self._scored(of, sparing)
+
+    def _scored(self, of: Cut, sparing: bool) -> Cut:
         o, batch = of.objective, of.batch
-        if o.policy is not None or (o.kl is not None and o.kl.where == "reward"):
+        penalised = o.kl is not None and o.kl.where == "reward"
+        at_once = sparing and _is_one_pass(of) and not penalised
+        if penalised or (o.policy is not None and not at_once):
             batch = replace(batch, old_logprob=self._evaluate(o.slot, of, batch))
         if o.kl is not None:
             batch = replace(batch, ref_logprob=self._evaluate(FROZEN, of, batch))
         if o.critic is not None:
             batch = replace(batch, value=self._evaluate(o.critic.slot, of, batch))
-        return replace(of, batch=batch)
+        return replace(of, batch=batch, at_once=at_once)
 
     def _rows(self, batch: TokenBatch, micro: Micro) -> Padded | Packed:
         """The micro-batch as the team takes it."""
@@ -108,17 +113,18 @@ class Learner:
                 result[rows.flat] = numbers.double().cpu().numpy()
         return result
 
-    def update(self, cuts: Sequence[Cut]) -> Metrics:
+    def update(self, cuts: Sequence[Cut], check: Callable[[Cut], None] | None = None) -> Metrics:
         """One pass per epoch over the minibatches of every objective.
 
-        The minibatches of one number make one update: those of objectives of one slot add up, other slots step beside it.
+        The minibatches of one number make one update: those of objectives of one slot add up, other slots step beside it. `check` gets
+        the cuts whose `old_logprob` comes from the update's own pass, filled, before anything moves; it may raise.
         Raises `EmptyUpdateError` where nothing is trained.
         """
         if not any(of.micros for of in cuts):
             raise EmptyUpdateError(f"objective {', '.join(of.objective.name for of in cuts)}: no row carries a gradient")
         tallies = {of.objective.name: Tally() for of in cuts}
         with self._timed("update"):
-            self._epochs(cuts, tallies)
+            self._epochs(cuts, tallies, check)
         return self._metrics(tallies)
 
     @contextmanager
@@ -134,17 +140,22 @@ class Learner:
         spent, self.spent = self.spent, {"score": 0.0, "update": 0.0}
         return spent
 
-    def _epochs(self, cuts: Sequence[Cut], tallies: Mapping[str, Tally]) -> None:
+    def _epochs(self, cuts: Sequence[Cut], tallies: Mapping[str, Tally], check: Callable[[Cut], None] | None) -> None:
         for epoch in range(max(of.objective.epochs for of in cuts)):
             running = sorted((of for of in cuts if epoch < of.objective.epochs), key=lambda of: (of.objective.slot, of.objective.name))
             for number in range(max(len(of.minibatches) for of in running)):
-                self._update([(of, of.minibatches[number]) for of in running if number < len(of.minibatches)], tallies)
+                self._update([(of, of.minibatches[number]) for of in running if number < len(of.minibatches)], tallies, check)
                 if epoch == number == 0:
                     for tally in tallies.values():
                         tally.repeat("clip_fraction", "clip_fraction/first")
 
-    def _update(self, parts: Sequence[tuple[Cut, Minibatch]], tallies: Mapping[str, Tally]) -> None:
-        passes = [one for of, minibatch in parts for one in self._passes(of, minibatch, tallies[of.objective.name])]
+    def _update(
+        self, parts: Sequence[tuple[Cut, Minibatch]], tallies: Mapping[str, Tally], check: Callable[[Cut], None] | None
+    ) -> None:  # fmt: skip
+        read = {of.objective.name: np.zeros(len(of.batch.ids)) for of, _ in parts if of.at_once}
+        passes = [
+            one for of, minibatch in parts for one in self._passes(of, minibatch, tallies[of.objective.name], read.get(of.objective.name))
+        ]
         totals: dict[tuple[str, bool], float] = {}
         for place, (name, of_policy, loss_of) in enumerate(passes):
             loss = loss_of()
@@ -160,11 +171,14 @@ class Learner:
                 spoilt[slot] = f"the loss of objective {name} is no finite number on {int(ranks)} of {self.ranks.world} ranks"
             elif of_policy:
                 tallies[name].add("loss", total * self.ranks.world)  # the mean over ranks is the sum of their shares
+        for of, _ in parts:
+            if check is not None and of.at_once and of.objective.slot not in spoilt:
+                check(replace(of, batch=replace(of.batch, old_logprob=self.ranks.sum(read[of.objective.name]))))
         self._step(parts, tallies, spoilt, moved=bool(passes))
 
-    def _passes(self, of: Cut, minibatch: Minibatch, tally: Tally) -> list[Pass]:
+    def _passes(self, of: Cut, minibatch: Minibatch, tally: Tally, read: Floats | None = None) -> list[Pass]:
         """What is to be computed of one minibatch, in an order that is the same on every rank: objective, whether it trains
-        the policy or the critic, and its loss."""
+        the policy or the critic, and its loss. `read` gets this rank's share of the policy's log-probs."""
         o, batch = of.objective, of.batch
         slopes = self._slopes(of, minibatch, tally)
         found: list[Pass] = []
@@ -174,10 +188,10 @@ class Learner:
             told = tally if counts else Tally()  # a rank without a micro-batch of its own runs along with weight 0
             if isinstance(rows, Packed):
                 rows.tell(told, self.max_tokens)
-            return (
-                policy_loss(o, batch, rows, self.backend.forward(o.slot, rows, self.temperature), None if micro.whole else slopes, told)
-                * counts
-            )
+            output = self.backend.forward(o.slot, rows, self.temperature)
+            if read is not None and counts:
+                read[rows.flat] = output[0].detach().double().cpu().numpy()
+            return policy_loss(o, batch, rows, output, None if micro.whole else slopes, told, of.at_once) * counts
 
         def value(micro: Micro, counts: bool) -> torch.Tensor:
             assert o.critic is not None
@@ -280,6 +294,12 @@ class Learner:
         self.updates = told["updates"]
         self.refused = told.get("refused", {})
         self.backend.load(folder / "optimizer")
+
+
+def _is_one_pass(of: Cut) -> bool:
+    """Whether every log-prob of the policy is computed once in the update, before anything moves."""
+    o = of.objective
+    return o.policy is not None and o.epochs == 1 and len(of.minibatches) == 1 and all(micro.whole for micro in of.micros)
 
 
 def make_learner(

@@ -57,18 +57,23 @@ def reinforce(
     lengths = action_lengths(threads)
     cuts = []
     numbers: Metrics = {}
+
+    def check(found: Cut) -> None:
+        told = _check(found.objective, found.batch, gate, stale)
+        numbers.update({_prefix(learner, found.objective) + name: value for name, value in told.items()})
+
     for objective in learner.objectives:
         own = [unit for unit in units if unit.objective == objective.name]
         shown = [example for example in examples if example.objective == objective.name]
         found = _scored(learner, objective, threads, own, shown, lengths)
         if found is None:
             continue
-        prefix = f"{objective.name}/" if len(learner.objectives) > 1 else ""
         if reason := unsound(found.batch):
             learner.refuse(objective.slot, reason, [found])
-            numbers[f"{prefix}refused"] = 1.0
+            numbers[f"{_prefix(learner, objective)}refused"] = 1.0
             continue
-        numbers |= {prefix + name: value for name, value in _check(objective, found.batch, gate, stale).items()}
+        if not found.at_once:
+            check(found)
         cuts.append(found)
     if numbers and not cuts:
         return numbers  # all of the step was refused
@@ -76,11 +81,15 @@ def reinforce(
         raise EmptyUpdateError(
             f"objective {', '.join(o.name for o in learner.objectives)}: no unit has an advantage; every group's rewards are equal"
         )
-    metrics = learner.update(cuts)
+    metrics = learner.update(cuts, check)
     for name, share in metrics.items():
         if name.endswith("clip_fraction/first") and share > CLIPPED:
             log.warning("%s is %.1f %% before anything has moved: scoring and update do not compute alike", name, 100 * share)
     return {**metrics, **numbers}
+
+
+def _prefix(learner: Learner, o: Objective) -> str:
+    return f"{o.name}/" if len(learner.objectives) > 1 else ""
 
 
 def _scored(
@@ -95,7 +104,7 @@ def _scored(
     if o.estimator == "gae":
         if not units and not examples:
             return None
-        found = learner.score(learner.cut(o, threads, units, units, lengths, examples))
+        found = learner.score(learner.cut(o, threads, units, units, lengths, examples), sparing=True)
         return replace(found, batch=_estimated(o, found.batch, units, lengths)) if units else found
     advantage = advantages(units, o, lengths)
     # A unit without advantage has no gradient, so its tokens need no forward pass, unless a KL term acts on them.
@@ -103,7 +112,7 @@ def _scored(
     useful = [unit for unit in units if anchored or any(np.any(advantage[action]) for action in unit.actions)]
     if not examples and not any(np.any(advantage[action]) for unit in useful for action in unit.actions):
         return None
-    found = learner.score(learner.cut(o, threads, useful, units, lengths, examples))
+    found = learner.score(learner.cut(o, threads, useful, units, lengths, examples), sparing=True)
     return replace(found, batch=_filled(found.batch, "advantage", advantage))
 
 

@@ -29,9 +29,11 @@ class Slopes:
 
 
 def policy_loss(
-    o: Objective, batch: TokenBatch, rows: Padded | Packed, output: tuple[Tensor, Tensor], slopes: Slopes | None, tally: Tally
-) -> Tensor:
-    """Everything that trains the policy's slot. `output`: log-prob and entropy of the micro-batch's tokens."""
+    o: Objective, batch: TokenBatch, rows: Padded | Packed, output: tuple[Tensor, Tensor], slopes: Slopes | None, tally: Tally,
+    at_once: bool = False,
+) -> Tensor:  # fmt: skip
+    """Everything that trains the policy's slot. `output`: log-prob and entropy of the micro-batch's tokens. `at_once`: they are the
+    old log-probs too."""
     logprob, entropy = output
     tags = batch.tag[rows.flat]
     tally.items("entropy", entropy, batch.tags, tags)
@@ -42,7 +44,8 @@ def policy_loss(
             slope, constant = (torch.from_numpy(a[rows.flat]).to(logprob.device, torch.float32) for a in (slopes.slope, slopes.loss))
             loss = loss + (slope * (logprob - logprob.detach()) + constant).sum()
         else:
-            loss = loss + _policy_term(o.policy, batch, rows, logprob, tally)
+            old = logprob.detach() if at_once else column("old_logprob")
+            loss = loss + _policy_term(o.policy, batch, rows, logprob, old, tally)
     if o.kl is not None and o.kl.where == "loss":
         kl = losses.kl_k3(logprob, column("ref_logprob"))
         tally.add("kl", float(kl.detach().mean()), len(kl))
@@ -55,10 +58,10 @@ def policy_loss(
     return loss
 
 
-def _policy_term(term: PolicyTerm, batch: TokenBatch, rows: Padded | Packed, logprob: Tensor, tally: Tally) -> Tensor:
+def _policy_term(term: PolicyTerm, batch: TokenBatch, rows: Padded | Packed, logprob: Tensor, old: Tensor, tally: Tally) -> Tensor:
     column, tags = _columns(batch, rows, logprob.device), batch.tag[rows.flat]
-    change = losses.log_ratio(logprob, column("old_logprob"))
-    drift = losses.log_ratio(column("old_logprob"), column("sampler_logprob"))
+    change = losses.log_ratio(logprob, old)
+    drift = losses.log_ratio(old, column("sampler_logprob"))
     weight, advantage = column("policy_weight"), column("advantage")
     if term.ratio == "unit":
         _, first, unit = np.unique(batch.unit[rows.flat], return_index=True, return_inverse=True)

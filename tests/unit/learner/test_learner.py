@@ -324,7 +324,7 @@ def test_log_probs_and_values_that_are_no_numbers_leave_the_update_out(column: s
     before = copied(learner)
     score = Learner.score
 
-    def spoiling(self: Learner, of: Cut) -> Cut:
+    def spoiling(self: Learner, of: Cut, sparing: bool) -> Cut:
         found = score(self, of)
         spoilt = getattr(found.batch, column).copy()
         spoilt[np.flatnonzero(found.batch.trained)[3]] = number

@@ -13,9 +13,11 @@ from rows import act, cut_of, see, unit
 from test_learner import GRPO, GSPO, PPO, learner_of, sampled_threads, units_of
 
 from rolecast.errors import RatioGateError
+from rolecast.learner import learner as learner_module
 from rolecast.learner.batch import Padded, TokenBatch, action_lengths
 from rolecast.learner.cut import Cut
 from rolecast.learner.learner import Learner
+from rolecast.learner.settings import Packing
 from rolecast.learner.step import _scored, reinforce
 from rolecast.learner.tally import Tally, mean_of
 from rolecast.learner.terms import policy_loss, slopes_of
@@ -105,12 +107,48 @@ def test_the_trainer_computes_at_the_temperature_of_sampling(temperature: float)
 
 
 @pytest.mark.parametrize("objective", [GRPO, GSPO, PPO])
-def test_the_update_computes_at_the_temperature_of_sampling(objective: Objective) -> None:
-    """Nothing has moved in the first minibatch, so its ratios are 1, at every temperature."""
+def test_the_update_computes_at_the_temperature_of_sampling(objective: Objective, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has moved between scoring and the first minibatch, so its ratios are 1, at every temperature."""
+    monkeypatch.setattr(learner_module, "_is_one_pass", lambda of: False)
     learner = learner_of(replace(objective, minibatches=1), temperature=0.5)
     threads = sampled_threads(learner.team.model("shared"), temperature=0.5)
     metrics = reinforce(learner, threads, units_of(threads))
     assert (metrics["ratio"], metrics["clip_fraction"]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("objective", [GRPO, GSPO, PPO, replace(GRPO, kl=KlTerm(0.1))])
+@pytest.mark.parametrize("packing", ["off", "prefixes"])
+def test_one_pass_gives_what_scoring_and_an_update_give(objective: Objective, packing: Packing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit: metrics, mismatch with the sampler, also of what earlier weights sampled, and the new weights."""
+    o = replace(objective, minibatches=1)
+    told, weights, passes = [], [], []
+    for once in (True, False):
+        learner = with_values(learner_of(o)) if o.critic else learner_of(o)
+        learner.packing = packing
+        threads = sampled_threads(learner.team.model("shared"))
+        stale = {action.id for action in threads[0].actions}
+        forward, asked = learner.backend.forward, []
+        learner.backend.forward = lambda slot, *given, asked=asked, forward=forward: asked.append(slot) or forward(slot, *given)  # type: ignore[method-assign, func-returns-value, misc]
+        with monkeypatch.context() as patch:
+            if not once:
+                patch.setattr(learner_module, "_is_one_pass", lambda of: False)
+            told.append(reinforce(learner, threads, units_of(threads), gate=1e-3, stale=stale))
+        weights.append(learner.weights())
+        passes.append(asked.count("shared"))
+    assert told[0] == told[1]
+    assert told[0]["stale"] > 0
+    assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
+    assert 0 < passes[0] == passes[1] / 2
+
+
+@pytest.mark.parametrize("objective", [GRPO, PPO])
+def test_a_gate_that_one_pass_does_not_pass_is_shut_before_anything_moves(objective: Objective) -> None:
+    learner = learner_of(replace(objective, minibatches=1))
+    threads = sampled_threads(learner.team.model("shared"), temperature=2.0)
+    before = {name: tensor.clone() for name, tensor in learner.weights().items()}
+    with pytest.raises(RatioGateError):
+        reinforce(learner, threads, units_of(threads), gate=1e-4)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in learner.weights().items())
 
 
 def test_the_reference_computes_at_the_temperature_of_sampling() -> None:
