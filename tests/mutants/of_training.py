@@ -47,14 +47,9 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("critic's loss over policy's weights", '(column("value_weight") * loss).sum()', '(column("policy_weight") * loss).sum()'),
     ],
     "learner/batch.py": [
-        (
-            "observation tokens trained",
-            "                actions.append(turn.id)\n            parts.append(columns)",
-            "                for name in _KEYS if parts else ():\n                    parts[-1][name][1:] = columns[name][0]\n"
-            "                actions.append(turn.id)\n            parts.append(columns)",
-        ),
-        ("an example's observation tokens trained", "columns[name][trained] = key", "columns[name][1:] = key"),
-        ("the sampler's log-probs lost", "np.array(turn.logprobs, dtype=np.float64)", "np.zeros(len(turn.ids))"),
+        ("observation tokens trained", "slice(length, length + len(turn.ids)), number", "slice(starts[-1] + 1, length + len(turn.ids)), number"),
+        ("an example's observation tokens trained", "length + np.flatnonzero(example.trained)", "length + np.arange(1, len(example.ids))"),
+        ("the sampler's log-probs lost", "[of.where] = of.logprobs", "[of.where] = 0.0"),
         ("rows without a group are one group", "group=e.group or f\"example-{n}\"", "group=e.group"),
         ("an action's numbers in another order", "pieces = np.split(getattr(self, name)[order], bounds)", "pieces = np.split(getattr(self, name)[order[::-1]], bounds)"),
         ("a log-prob is of the token after", "return self.column - 1", "return self.column"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -113,43 +114,51 @@ def make_batch(slot: Slot, threads: Sequence[Thread], units: Sequence[Unit], exa
     every = [*units, *rows_of_examples]
     unit_of = {action: (number, unit) for number, unit in enumerate(units) for action in unit.actions}
     tags = sorted({unit.tag for unit in every})
-    rows: list[dict[str, npt.NDArray[np.generic]]] = []
-    actions: list[str] = []
+    laid: list[Sequence[int]] = []  # ids, one after the other
+    starts = [0]
+    spoken: list[_Spoken] = []
+    length = 0
     for thread in threads:
         if not any(action.id in unit_of for action in thread.actions):
             continue
         if endpoint_of(thread.slot) is not None:
             raise ValueError(f"thread {thread.id} was spoken by {thread.slot}: its tokens cannot be trained on")
-        parts = []
         for turn in thread.turns:
-            columns = _blank(turn.ids)
+            laid.append(turn.ids)
             if isinstance(turn, Action) and turn.id in unit_of:
                 number, unit = unit_of[turn.id]
-                for name, key in zip(_KEYS, (len(actions), number, tags.index(unit.tag)), strict=True):
-                    columns[name][:] = key
-                columns["sampler_logprob"] = np.array(turn.logprobs, dtype=np.float64)
-                actions.append(turn.id)
-            parts.append(columns)
-        rows.append({name: np.concatenate([part[name] for part in parts]) for name in _TOKEN_FIELDS})
+                spoken.append(_Spoken(turn.id, slice(length, length + len(turn.ids)), number, tags.index(unit.tag), turn.logprobs))
+            length += len(turn.ids)
+        starts.append(length)
     for number, (example, unit) in enumerate(zip(examples, rows_of_examples, strict=True), len(units)):
-        columns = _blank(example.ids)
-        trained = np.array(example.trained)
-        for name, key in zip(_KEYS, (len(actions), number, tags.index(unit.tag)), strict=True):
-            columns[name][trained] = key
-        actions.append(unit.id)
-        rows.append(columns)
-    if not rows:
+        laid.append(example.ids)
+        spoken.append(_Spoken(unit.id, length + np.flatnonzero(example.trained), number, tags.index(unit.tag), 0.0))
+        length += len(example.ids)
+        starts.append(length)
+    if not laid:
         raise ValueError(f"no thread of slot {slot} holds an action of the units")
-    starts = np.concatenate([[0], np.cumsum([len(row["ids"]) for row in rows])]).astype(np.int64)
-    columns_of: dict[str, Any] = {name: np.concatenate([row[name] for row in rows]) for name in _TOKEN_FIELDS}
-    return TokenBatch(slot, starts, tags=tuple(tags), actions=tuple(actions), units=tuple(unit.id for unit in every), **columns_of)
+    columns: dict[str, Any] = {name: np.full(length, -1, dtype=np.int64) for name in _KEYS}
+    columns |= {name: np.zeros(length) for name in _TOKEN_FIELDS if name not in ("ids", *_KEYS)}
+    for place, of in enumerate(spoken):
+        for name, key in zip(_KEYS, (place, of.unit, of.tag), strict=True):
+            columns[name][of.where] = key
+        columns["sampler_logprob"][of.where] = of.logprobs
+    ids = np.fromiter(chain.from_iterable(laid), dtype=np.int64, count=length)
+    return TokenBatch(
+        slot, np.array(starts, dtype=np.int64), ids, tags=tuple(tags), actions=tuple(of.action for of in spoken),
+        units=tuple(unit.id for unit in every), **columns,
+    )  # fmt: skip
 
 
-def _blank(ids: Sequence[int]) -> dict[str, npt.NDArray[np.generic]]:
-    n = len(ids)
-    keys = {name: np.full(n, -1, dtype=np.int64) for name in _KEYS}
-    numbers = {name: np.zeros(n) for name in _TOKEN_FIELDS if name not in ("ids", *_KEYS)}
-    return {"ids": np.array(ids, dtype=np.int64), **keys, **numbers}
+@dataclass(frozen=True, slots=True)
+class _Spoken:
+    """An action's tokens in the flat arrays, or an example's trained ones, and what they carry."""
+
+    action: str
+    where: slice | Ints
+    unit: int
+    tag: int
+    logprobs: Sequence[float] | float
 
 
 @dataclass(frozen=True, slots=True)
