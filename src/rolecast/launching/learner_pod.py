@@ -7,6 +7,7 @@ from typing import Any
 
 from rolecast.coordinator.tokens import RELEASE_KEY
 from rolecast.errors import InputError
+from rolecast.launching import overrides, s3_access
 from rolecast.launching.spec import TrainingJobSpec
 from rolecast.service.tokens import TOKEN
 from rolecast.threads import CHOSEN, COUNT
@@ -37,7 +38,6 @@ NO_SIDECAR = {"sidecar.istio.io/inject": "false"}
 
 REQUIRED_ENDPOINTS = ("ROLECAST_STORE", "ROLECAST_S3_ENDPOINT")
 OPTIONAL_ENDPOINTS = ("ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL", "ROLECAST_JUDGE_URL")
-S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 RELEASE_ENTRY = "key"  # of the release's Secret
 
 
@@ -73,7 +73,11 @@ def job_metadata(spec: TrainingJobSpec) -> Manifest:
 
 
 def pod_labels(spec: TrainingJobSpec) -> dict[str, str]:
-    return {**job_labels(spec), **NO_SIDECAR}
+    return {**spec.overrides.labels, **job_labels(spec), **NO_SIDECAR}
+
+
+def pod_annotations(spec: TrainingJobSpec) -> dict[str, str]:
+    return overrides.annotations(NO_SIDECAR, spec.overrides)
 
 
 def command(spec: TrainingJobSpec) -> list[str]:
@@ -110,49 +114,53 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key}}})
     for key in OPTIONAL_ENDPOINTS:
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key, "optional": True}}})
-    for key in S3_KEYS:
-        env.append({"name": key, "valueFrom": {"secretKeyRef": {"name": spec.s3_secret, "key": key}}})
+    env += s3_access.env(spec)
     if spec.samples and spec.release_secret:
         env.append({"name": RELEASE_KEY, "valueFrom": {"secretKeyRef": {"name": spec.release_secret, "key": RELEASE_ENTRY}}})
     for key in spec.externals_keys:
         env.append({"name": key, "valueFrom": {"secretKeyRef": {"name": spec.externals_secret, "key": key}}})
     if spec.auth_secret:
         env.append({"name": TOKEN, "valueFrom": {"secretKeyRef": {"name": spec.auth_secret, "key": "token"}}})
-    return env
+    return overrides.env(env, spec.overrides)
 
 
 def resources(spec: TrainingJobSpec) -> Manifest:
     """Requests equal limits: a learner that is throttled or evicted holds up all its peers. /dev/shm counts as memory."""
-    amount = {"cpu": spec.cpu, "memory": spec.memory}
-    if spec.gpus_per_node:
-        amount["nvidia.com/gpu"] = str(spec.gpus_per_node)
-    return {"requests": dict(amount), "limits": dict(amount)}
+    amount = overrides.resources({"cpu": spec.cpu, "memory": spec.memory}, spec.gpus_per_node, spec.overrides)
+    limit = {"ephemeral-storage": spec.disk_limit} if spec.disk_limit else {}
+    return {"requests": {**amount, "ephemeral-storage": spec.disk_request}, "limits": {**amount, **limit}}
 
 
 def volumes(spec: TrainingJobSpec) -> list[Manifest]:
     """The root is read-only. A container's own /dev/shm holds 64 MiB, too little for NCCL and for data loaders."""
-    return [
+    own: list[Manifest] = [
         {"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.shm_size}},
         {"name": "tmp", "emptyDir": {"sizeLimit": spec.scratch_size}},
         {"name": "work", "emptyDir": {"sizeLimit": spec.scratch_size}},
     ]
+    return overrides.volumes(own + s3_access.volumes(spec), spec.overrides)
 
 
-def volume_mounts() -> list[Manifest]:
-    return [
+def volume_mounts(spec: TrainingJobSpec) -> list[Manifest]:
+    own: list[Manifest] = [
         {"name": "dshm", "mountPath": "/dev/shm"},
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "work", "mountPath": "/work"},
     ]
+    return overrides.mounts(own + s3_access.mounts(spec), spec.overrides)
+
+
+def pod_security(spec: TrainingJobSpec) -> Manifest:
+    return overrides.security(POD_SECURITY, spec.overrides.pod_security_context)
+
+
+def container_security(spec: TrainingJobSpec) -> Manifest:
+    return overrides.security(CONTAINER_SECURITY, spec.overrides.security_context)
 
 
 def placement(spec: TrainingJobSpec) -> Manifest:
     """What decides the node and who may pull the image; empty parts are left out."""
-    parts: Manifest = {}
-    if spec.node_selector:
-        parts["nodeSelector"] = dict(spec.node_selector)
-    if spec.tolerations:
-        parts["tolerations"] = [toleration.manifest() for toleration in spec.tolerations]
+    parts = overrides.placement(spec.overrides, spec.node_selector, spec.tolerations)
     if spec.image_pull_secrets:
         parts["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
     return parts

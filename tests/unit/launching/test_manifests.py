@@ -28,12 +28,16 @@ RENDERED = {
     "agent": ("agent", lambda values: [render_inference_service(values, "spec")]),
     "predictor": ("predictor", lambda values: [render_inference_service(values, "spec")]),
 }
+GOLDENS = [*RENDERED, *(f"{name}_overridden" for name in RENDERED)]  # the second ones with every override beside
 Manifests = list[dict[str, Any]]
 
 
 def render(name: str, /, **changes: Any) -> Manifests:
-    spec, renderer = RENDERED[name]
-    return renderer({**read_mapping(GOLDEN / "specs" / f"{spec}.yaml", (), "spec"), **changes})
+    spec, renderer = RENDERED[name.removesuffix("_overridden")]
+    given = read_mapping(GOLDEN / "specs" / f"{spec}.yaml", (), "spec")
+    if name.endswith("_overridden"):
+        given |= read_mapping(GOLDEN / "specs" / f"{spec}_overridden.yaml", (), "spec")
+    return renderer({**given, **changes})
 
 
 def check_golden(name: str, text: str) -> None:
@@ -43,12 +47,12 @@ def check_golden(name: str, text: str) -> None:
     assert text == file.read_text(), f"{file} differs; if that is meant, run again with UPDATE_GOLDEN=1"
 
 
-@pytest.mark.parametrize("name", RENDERED)
+@pytest.mark.parametrize("name", GOLDENS)
 def test_rendered_manifests_equal_the_golden_files(name: str) -> None:
     check_golden(name, to_yaml(render(name)))
 
 
-@pytest.mark.parametrize("name", RENDERED)
+@pytest.mark.parametrize("name", GOLDENS)
 def test_the_sdk_models_know_every_field(name: str) -> None:
     assert [fault for manifest in render(name) for fault in unknown_fields(manifest)] == []
 
@@ -61,10 +65,10 @@ def mappings(value: Any) -> Iterator[dict[str, Any]]:
 
 
 # Any key is right in these.
-FREE = ("labels", "annotations", "nodeSelector", "selector", "requests", "limits", "pytorchReplicaSpecs")
+FREE = ("labels", "annotations", "nodeSelector", "selector", "requests", "limits", "pytorchReplicaSpecs", "matchLabels")
 
 
-@pytest.mark.parametrize("name", RENDERED)
+@pytest.mark.parametrize("name", GOLDENS)
 def test_a_typo_in_any_field_is_found(name: str) -> None:
     """Each key of each mapping is misspelt once."""
     missed, checked = [], 0
