@@ -156,7 +156,7 @@ def _predictor(spec: ServingSpec) -> Manifest:
         "minReplicas": spec.scaling.min_replicas if spec.scaling else spec.replicas,
         "maxReplicas": spec.scaling.max_replicas if spec.scaling else spec.replicas,
         "labels": {**spec.overrides.labels, **_labels(spec)},
-        "annotations": overrides.annotations({}, spec.overrides),
+        "annotations": overrides.pod_annotations({}, spec.overrides),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,

@@ -77,7 +77,7 @@ def pod_labels(spec: TrainingJobSpec) -> dict[str, str]:
 
 
 def pod_annotations(spec: TrainingJobSpec) -> dict[str, str]:
-    return overrides.annotations(NO_SIDECAR, spec.overrides)
+    return overrides.pod_annotations(NO_SIDECAR, spec.overrides)
 
 
 def command(spec: TrainingJobSpec) -> list[str]:

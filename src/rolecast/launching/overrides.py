@@ -350,7 +350,7 @@ def _merged(own: Mapping[str, Any], given: Mapping[str, Any]) -> Manifest:
     return merged
 
 
-def annotations(own: Mapping[str, str], overrides: Overrides) -> dict[str, str]:
+def pod_annotations(own: Mapping[str, str], overrides: Overrides) -> dict[str, str]:
     evict = {} if overrides.safe_to_evict is None else {SAFE_TO_EVICT: str(overrides.safe_to_evict).lower()}
     return {**overrides.annotations, **own, **evict}
 
