@@ -76,6 +76,9 @@ WRONG: list[tuple[Rule, Change]] = [
     (policies.tokens_are_off, having("rolecast-launcher", *POD, "serviceAccountName")),
     (policies.traffic_is_denied, without(*TEMPLATE, "metadata", "labels", "app.kubernetes.io/part-of")),
     (policies.gpus_are_not_doubled, having(ROLLING, "spec", "strategy")),
+    (policies.disk_is_counted, without(*CONTAINER, "resources", "requests", "ephemeral-storage")),
+    (policies.disk_is_counted, having("100Gi", *CONTAINER, "resources", "limits", "ephemeral-storage")),
+    (policies.names_are_told_once, having([{"name": "A", "value": "1"}, {"name": "A", "value": "2"}], *CONTAINER, "env")),
     (policies.configuration_is_summed, without(*TEMPLATE, "metadata", "annotations")),
     (policies.probes_are_apart, without(*CONTAINER, "startupProbe")),
     (policies.probes_are_apart, without(*CONTAINER, "lifecycle")),
@@ -112,10 +115,59 @@ def test_secrets_go_to_those_who_need_them(helm4: Helm) -> None:
         }
         for pod in pods(of_kind(helm4.rendered("ci"), "Deployment"))
     }
-    s3 = {("rolecast-s3", key): key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    s3 = {("rolecast-s3", key): key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")}
     judge = {("judge-openai", "OPENAI_API_KEY"): "OPENAI_API_KEY"}
     release = {("rolecast-release", "key"): "ROLECAST_RELEASE_KEY"}
     assert given == {"retriever": s3, "rollout": s3 | release, "agent": s3, "judge": judge}
+
+
+def test_users_are_ours_where_no_override_takes_them_away(helm4: Helm) -> None:
+    users = {
+        install: {pod.spec["securityContext"].get("runAsUser") for pod in pods(helm4.rendered(install))}
+        for install in ("dev", "dev-openshift", "prod")
+    }
+    assert users == {"dev": {10001}, "dev-openshift": {None}, "prod": {10001}}
+
+
+def test_an_identity_takes_the_place_of_keys(helm4: Helm) -> None:
+    """In those that store, and nowhere else; the token is for the STS and of no use at the API server."""
+    objects = helm4.rendered("prod-identity")
+    assert not [v for pod in pods(objects) for c in pod.containers for v in c.get("env", []) if v["name"] == "AWS_SECRET_ACCESS_KEY"]
+    for pod in pods(of_kind(objects, "Deployment")):
+        [container] = pod.containers
+        env = {variable["name"]: variable.get("value") for variable in container["env"]}
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        stores = not pod.owner.endswith("-judge")
+        assert (env.get("AWS_WEB_IDENTITY_TOKEN_FILE") == f"{mounts.get('s3-token')}/token") == stores
+        assert (env.get("AWS_CA_BUNDLE") == f"{mounts.get('s3-ca')}/ca.crt") == stores
+        sources = [v["projected"]["sources"] for v in pod.spec["volumes"] if "projected" in v]
+        assert [[source["serviceAccountToken"]["audience"] for source in found] for found in sources] == [["sts.example.com"]] * stores
+
+
+def test_accounts_have_the_clouds_annotations(helm4: Helm) -> None:
+    role = "eks\\.amazonaws\\.com/role-arn"
+    sets = (
+        "global.s3.credentials=cloud",
+        "global.s3.existingSecret=",
+        f"global.serviceAccount.annotations.{role}=all",
+        f"agent.serviceAccount.annotations.{role}=own",
+    )
+    accounts = {
+        item["metadata"]["name"]: item["metadata"]["annotations"] for item in of_kind(helm4.rendered("ci", *sets), "ServiceAccount")
+    }
+    assert len(accounts) == 6
+    assert {name: found["eks.amazonaws.com/role-arn"] for name, found in accounts.items()} == {
+        name: "own" if name.endswith("-agent") else "all" for name in accounts
+    }
+
+
+def test_a_rotation_restarts_every_service(helm4: Helm) -> None:
+    def marks(*sets: str) -> set[str | None]:
+        return {
+            pod.metadata["annotations"].get("rolecast.dev/rotation") for pod in pods(of_kind(helm4.rendered("ci", *sets), "Deployment"))
+        }
+
+    assert (marks(), marks("global.rotation=november")) == ({None}, {"november"})
 
 
 def test_tokens_go_to_those_who_take_or_show_them(helm4: Helm) -> None:

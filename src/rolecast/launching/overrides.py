@@ -77,7 +77,7 @@ class PodSecurity(Given):
 
 
 class Capabilities(Given):
-    """ALL are dropped; RDMA wants IPC_LOCK, profilers SYS_PTRACE. The restricted level refuses both, so another namespace takes them."""
+    """ALL are dropped; RDMA wants IPC_LOCK, profilers SYS_PTRACE. Only the privileged Pod Security level takes them."""
 
     add: tuple[Literal["IPC_LOCK", "SYS_NICE", "SYS_PTRACE"], ...]
 

@@ -15,6 +15,7 @@ from rolecast.launching.pytorchjob import render
 from rolecast.launching.render import render_inference_service
 from rolecast.launching.spec import read_spec, validated
 from rolecast.launching.trainjob import own_runtime, runtime_name
+from tests.refused_overrides import MALFORMED, OURS
 
 JOB: dict[str, Any] = {"run": "s3://store/runs/demo", "stage": "rl", "image": "rolecast-learner:1"}
 SERVICE: dict[str, Any] = {"kind": "agent", "uri": "s3://b/runs/r", "stage": "rl", "image": "x", "name": "team"}
@@ -26,40 +27,7 @@ def job(given: dict[str, Any]) -> dict[str, Any]:
     return template
 
 
-REFUSED = [
-    ({"labels": {"app.kubernetes.io/component": "x"}}, "label app.kubernetes.io/component is set by Rolecast or an operator"),
-    ({"labels": {"kueue.x-k8s.io/queue-name": "x"}}, "label kueue.x-k8s.io/queue-name is set by Rolecast"),
-    ({"annotations": {"sidecar.istio.io/inject": "true"}}, "annotation sidecar.istio.io/inject is set by Rolecast"),
-    ({"annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}}, "set safeToEvict"),
-    ({"annotations": {"a": 1}}, "overrides.annotations.a"),
-    ({"env": {"RANK": "0"}}, "variable RANK is set by torchrun or the operator"),
-    ({"env": {"PET_NNODES": "0"}}, "variable PET_NNODES is set by torchrun"),
-    ({"env": {"HF_TOKEN": "hunter2"}}, "variable HF_TOKEN looks like a secret; give it by secretKeyRef"),
-    ({"env": {"nccl": "x"}}, "overrides.env.nccl"),
-    ({"env": {"A": {}}}, "comes from one of secretKeyRef"),
-    ({"env": {"A": {"value": "x"}}}, "overrides.env.A"),
-    ({"envFrom": [{"prefix": "A_"}]}, "one of configMapRef and secretRef"),
-    ({"volumes": [{"name": "work", "emptyDir": {"sizeLimit": "1Gi"}}]}, "volume work is Rolecast's own"),
-    ({"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}, "overrides.volumes.0.hostPath: Extra inputs"),
-    ({"volumes": [{"name": "v"}]}, "volume v is of one kind"),
-    ({"volumes": [{"name": "v", "emptyDir": {}}]}, "sizeLimit"),
-    ({"volumeMounts": [{"name": "v", "mountPath": "/v"}]}, "volumeMounts names v, and volumes does not"),
-    ({"volumeMounts": [{"name": "v", "mountPath": "/work/v"}]}, "mountPath /work/v is Rolecast's own"),
-    ({"podSecurityContext": {"runAsUser": 0}}, "overrides.podSecurityContext.runAsUser"),
-    ({"podSecurityContext": {"runAsNonRoot": False}}, "overrides.podSecurityContext.runAsNonRoot"),
-    ({"securityContext": {"privileged": True}}, "overrides.securityContext.privileged: Extra inputs"),
-    ({"securityContext": {"allowPrivilegeEscalation": True}}, "allowPrivilegeEscalation: Extra inputs"),
-    ({"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}, "capabilities.add"),
-    ({"extraResources": {"nvidia.com/gpu": 1}}, "extraResources names the GPU"),
-    ({"extraResources": {"memory": "1Gi"}}, "overrides.extraResources"),
-    ({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "a", "whenUnsatisfiable": "Maybe"}]}, "whenUnsatisfiable"),
-    ({"affinity": {"nodeAffinty": {}}}, "overrides.affinity.nodeAffinty: Extra inputs"),
-    ({"pod_security_context": {}}, "pod_security_context: Extra inputs"),
-    ({"hostNetwork": True}, "overrides.hostNetwork: Extra inputs"),
-]
-
-
-@pytest.mark.parametrize(("given", "message"), REFUSED)
+@pytest.mark.parametrize(("given", "message"), [*OURS, *MALFORMED])
 def test_what_would_break_a_pod_or_is_ours_is_refused_with_its_key(given: dict[str, Any], message: str) -> None:
     for read in (lambda: read_spec({**JOB, "overrides": given}), lambda: validated(ServingSpec, {**SERVICE, "overrides": given}, "job")):
         with pytest.raises(InputError, match="overrides") as raised:

@@ -22,14 +22,3 @@ ROLECAST_{{ upper $part }}_URL: {{ $url | quote }}
 {{- $url := urlParse . -}}
 {{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" $url.host) | default (ternary "443" "80" (eq $url.scheme "https")) -}}
 {{- end }}
-
-{{/* Credentials by reference to the user's Secret; a value never passes through Helm. */}}
-{{- define "common.s3Credentials" -}}
-{{- range $key := list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" }}
-- name: {{ $key }}
-  valueFrom:
-    secretKeyRef:
-      name: {{ $.Values.global.s3.existingSecret }}
-      key: {{ $key }}
-{{- end }}
-{{- end }}
