@@ -20,7 +20,7 @@ from rolecast.cli.main import app
 from tests.charts.rendering import CHART, INSTALLS, NAMESPACE, RELEASE, ROOT, Helm, Object, of_kind, pods, title
 
 KUBERNETES = "1.36"
-FOREIGN = {"monitoring.coreos.com/v1"}  # custom resources; everything else must be Kubernetes' own
+FOREIGN = {"monitoring.coreos.com/v1", "keda.sh/v1alpha1"}  # custom resources; everything else must be Kubernetes' own
 PARTS = ("retriever", "judge", "rollout", "agent")
 
 
@@ -34,6 +34,13 @@ def test_helm_3_and_4_render_the_same(helm3: Helm, helm4: Helm, install: str) ->
     three, four = ({title(item): item for item in helm.rendered(install)} for helm in (helm3, helm4))
     assert len(four) == len(helm4.rendered(install)), "two objects of one kind and name"
     assert three == four
+
+
+def test_rendered_twice_it_is_the_same_text(helm: Helm, install: str) -> None:
+    """Or every `helm diff`, and every GitOps controller, would see a change where nobody made one."""
+    first, second = (helm.template(*INSTALLS[install]).stdout for _ in range(2))
+    assert first
+    assert first == second
 
 
 def test_objects_fit_kubernetes(helm4: Helm, install: str) -> None:
@@ -191,11 +198,54 @@ def test_upgrade_keeps_selectors(helm4: Helm, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
     def selectors(objects: list[Object]) -> dict[str, Any]:
-        return {title(item): item["spec"]["selector"] for item in objects if item["kind"] in ("Deployment", "Service")}
+        return {title(item): fixed(item) for item in objects if fixed(item)}
 
     newer = [document for document in yaml.safe_load_all(result.stdout) if document]
     assert any(item["metadata"]["labels"]["app.kubernetes.io/version"] == "9.9.9" for item in newer)
     assert selectors(newer) == selectors(helm4.rendered("ci"))
+
+
+def fixed(item: Object) -> dict[str, Any]:
+    """What Kubernetes lets nobody change in an object that is there."""
+    spec = item.get("spec", {})
+    return {
+        "Deployment": lambda: {"selector": spec["selector"]},
+        "Service": lambda: {"clusterIP": spec.get("clusterIP"), "selector": spec["selector"]},
+        "RoleBinding": lambda: {"roleRef": item["roleRef"]},
+        "PodDisruptionBudget": lambda: {"selector": spec["selector"]},
+        "ScaledObject": lambda: {"target": spec["scaleTargetRef"]},
+    }.get(item["kind"], dict)()
+
+
+# From one installation to another of the same values with more said, or with the switches turned over.
+UPGRADES = [
+    ("dev", "dev-openshift"),
+    ("prod", "prod-identity"),
+    ("prod", "prod-gpu-cluster"),
+    ("dev", "ci"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), [*UPGRADES, *((after, before) for before, after in UPGRADES)])
+def test_overrides_and_switches_change_nothing_that_is_fixed(helm4: Helm, before: str, after: str) -> None:
+    old, new = ({title(item): item for item in helm4.rendered(install)} for install in (before, after))
+    both = old.keys() & new.keys()
+    assert any(title.startswith("Deployment") for title in both)
+    for name in both:
+        assert fixed(old[name]) == fixed(new[name])
+
+
+def test_upgrade_from_the_first_release_keeps_selectors(helm4: Helm) -> None:
+    """As they were installed: a change of the templates must not change them for those who have them."""
+    for item in of_kind(helm4.rendered("dev"), "Deployment"):
+        part = item["metadata"]["name"].removeprefix(f"{RELEASE}-")
+        assert item["spec"]["selector"] == {
+            "matchLabels": {
+                "app.kubernetes.io/name": "rolecast",
+                "app.kubernetes.io/instance": RELEASE,
+                "app.kubernetes.io/component": part,
+            }
+        }
 
 
 def test_packages_without_network(helm: Helm, tmp_path: Path) -> None:
