@@ -135,7 +135,8 @@ def test_workers_on_gpus_are_recreated_and_queue(helm4: Helm) -> None:
         assert rollout(helm4.rendered(install))["spec"]["strategy"] == {"type": "Recreate"}
     assert rollout(helm4.rendered("dev"))["spec"]["strategy"]["type"] == "RollingUpdate"
     elastic = rollout(helm4.rendered("prod-gpu-cluster"))
-    assert elastic["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "rolecast"
+    labels = elastic["metadata"]["labels"]
+    assert (labels["kueue.x-k8s.io/queue-name"], labels["kueue.x-k8s.io/priority-class"]) == ("rolecast", "rolecast-rollout")
     assert "kueue" not in json.dumps(rollout(helm4.rendered("prod")))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from rolecast.launching.render import render_job
 from tests.charts.rendering import CHART, ROOT, Helm, of_kind
 
 MANIFESTS = ROOT / "manifests"
@@ -78,7 +80,26 @@ def test_production_may_hold_the_gpus_that_it_asks_for(tools: Path, helm4: Helm)
 def test_objects_of_a_release_are_not_here(tools: Path) -> None:
     """K50: what charts own and what an administrator sets up first do not overlap."""
     mine = {item["kind"] for folder in FOLDERS for item in build(tools, folder)}
-    assert mine == {"Namespace", "ResourceFlavor", "ClusterQueue", "LocalQueue", "LimitRange", "ResourceQuota"}
+    assert mine == {
+        "Namespace", "PriorityClass", "ResourceFlavor", "ClusterQueue", "LocalQueue", "WorkloadPriorityClass", "LimitRange", "ResourceQuota",
+    }  # fmt: skip
+
+
+def test_training_goes_before_rollout(tools: Path, helm4: Helm) -> None:
+    """For the scheduler and for Kueue; the names are those that charts and specs give."""
+    for folder, kind in (("cluster", "PriorityClass"), ("cluster/kueue", "WorkloadPriorityClass")):
+        values = {item["metadata"]["name"]: item["value"] for item in of_kind(build(tools, folder), kind)}
+        assert values["rolecast-training"] > values["rolecast-rollout"]
+    (queue,) = of_kind(build(tools, "cluster/kueue"), "ClusterQueue")
+    assert queue["spec"]["preemption"] == {"withinClusterQueue": "LowerPriority"}
+    workers = next(
+        item for item in of_kind(helm4.rendered("prod-gpu-cluster"), "Deployment") if item["metadata"]["name"].endswith("-rollout")
+    )
+    assert (
+        workers["spec"]["template"]["spec"]["priorityClassName"]
+        == workers["metadata"]["labels"]["kueue.x-k8s.io/priority-class"]
+        == "rolecast-rollout"
+    )
 
 
 def test_init_container_of_the_training_operator_is_restricted() -> None:
@@ -97,3 +118,25 @@ def test_no_secret_is_written_down() -> None:
             text = path.read_text()
             assert "kind: Secret" not in text, path
             assert not re.search(r"(AWS_SECRET_ACCESS_KEY|OPENAI_API_KEY|password)\s*[=:]\s*[^\s,;`|]", text), path
+
+
+def test_admission_of_launchers_jobs_fits_kubernetes_and_takes_what_rolecast_renders() -> None:
+    """The Secrets and accounts of rendered jobs are on its list, and each kind of job that a launcher may create has its policy."""
+    objects = [item for item in yaml.safe_load_all((MANIFESTS / "examples" / "admission-launchers.yaml").read_text()) if item]
+    for item in objects:
+        kubernetes_validate.validate(item, "1.36", strict=True)
+    policies = of_kind(objects, "ValidatingAdmissionPolicy")
+    kinds = {
+        resource for policy in policies for rule in policy["spec"]["matchConstraints"]["resourceRules"] for resource in rule["resources"]
+    }
+    assert kinds == {"pytorchjobs", "trainjobs", "trainingruntimes"}
+    assert {binding["spec"]["policyName"] for binding in of_kind(objects, "ValidatingAdmissionPolicyBinding")} == {
+        policy["metadata"]["name"] for policy in policies
+    }
+    (listed,) = of_kind(objects, "ConfigMap")
+    values = {"run": "s3://rolecast/runs/x", "stage": "rl", "image": "x", "auth_secret": "rolecast-auth"}
+    for kind in ("pytorchjob", "trainjob"):
+        text = json.dumps(render_job(kind, {**values, "externals_secret": "rolecast-endpoint-keys", "externals_keys": ["BIG_KEY"]}, "spec"))
+        named = set(re.findall(r'"secretKeyRef": \{"name": "([^"]+)"', text))
+        assert named == set(listed["data"]["secrets"].split())
+        assert set(re.findall(r'"serviceAccountName": "([^"]+)"', text)) == set(listed["data"]["accounts"].split())

@@ -15,6 +15,7 @@ metadata:
     {{- include "common.labels" $root | nindent 4 }}
     {{- with $values.queue }}
     kueue.x-k8s.io/queue-name: {{ . }}
+    kueue.x-k8s.io/priority-class: rolecast-rollout
     {{- end }}
 spec:
   {{- if not (or ($values.autoscaling | default dict).enabled ($values.scaling | default dict).enabled) }}
