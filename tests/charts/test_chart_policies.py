@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
 from rolecast.launching import inferenceservice, pytorchjob
 from rolecast.launching.inferenceservice import ServingSpec
@@ -270,6 +271,47 @@ def test_rules_hold_for_jobs_of_the_launcher(helm4: Helm) -> None:
         policies.traffic_is_denied,
     ]
     assert [fault for rule in rules for fault in rule(objects)] == []
+
+
+GOLDEN = ROOT / "tests" / "golden"
+JOBS = ("pytorchjob", "trainjob", "agent", "predictor")
+
+
+def golden(name: str) -> list[Object]:
+    """Objects with whole pods: an InferenceService's predictor as one, and of Trainer's the runtime, since a TrainJob's is a patch."""
+    found = [item for item in yaml.safe_load_all((GOLDEN / f"{name}.yaml").read_text()) if item["kind"] != "TrainJob"]
+    for item in found:
+        if item["kind"] == "InferenceService":
+            predictor = item["spec"].pop("predictor")
+            item["template"] = {"metadata": {"labels": predictor["labels"]}, "spec": predictor}
+    return found
+
+
+@pytest.mark.parametrize("name", [*JOBS, *(f"{name}_overridden" for name in JOBS)])
+def test_rules_hold_for_what_launchers_render_with_every_override_too(name: str) -> None:
+    """But for what an override says: a capability of RDMA, a root file system that may be written."""
+    objects = golden(name)
+    assert pods(objects)
+    faults = [
+        fault
+        for rule in (
+            policies.service_links_are_off,
+            policies.secrets_are_referred_to,
+            policies.pods_are_restricted,
+            policies.names_are_told_once,
+        )
+        for fault in rule(objects)
+    ]
+    meant = {
+        "pytorchjob_overridden": "capabilities are not all dropped",
+        "trainjob_overridden": "capabilities are not all dropped",
+        "predictor_overridden": "readOnlyRootFilesystem is not true",
+    }.get(name)
+    ours = [fault for fault in faults if not (meant and fault.endswith(meant))]
+    assert [
+        fault for fault in ours if not (name.startswith("trainjob") and "requests or the memory limit" in fault)
+    ] == []  # its job says them
+    assert bool(meant) == any(meant and fault.endswith(meant) for fault in faults)
 
 
 def test_launcher_alone_has_a_token(helm4: Helm) -> None:

@@ -63,6 +63,7 @@ class ServingSpec(Closed):
     cpu: Quantity = "2"
     memory: Quantity = "4Gi"
     shm_size: Quantity = "2Gi"
+    scratch_size: Quantity = "100Gi"  # of /work and of /tmp, at most
     disk_request: Quantity = "2Gi"  # of the node's disk; an agent's model and index lie there
     disk_limit: Quantity | None = None
     start_seconds: int = Field(900, ge=30)  # for download and loading, before the pod counts as failed
@@ -262,7 +263,7 @@ def _vllm(spec: ServingSpec) -> Manifest:
 
 
 def _volumes(spec: ServingSpec) -> list[Manifest]:
-    volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}, {"name": "work", "emptyDir": {}}]
+    volumes: list[Manifest] = [{"name": name, "emptyDir": {"sizeLimit": spec.scratch_size}} for name in ("tmp", "work")]
     if spec.gpus:
         volumes.append({"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.shm_size}})
     if spec.auth_secret:
