@@ -1,4 +1,4 @@
-"""The `rolecast` command. Bad input is one line on stderr and exit code 2; a run that stops for a named reason exits with 1."""
+"""The `rolecast` command. What it cannot do is one line on stderr, and an exit code of the table in `exits`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from rolecast.errors import InputError, Interrupted
+from rolecast.errors import InputError, Interrupted, of_exit
+from rolecast.exits import TOLD, again
 from rolecast.launching.failure import DeadlineExceeded, JobFailed, report
 from rolecast.launching.launcher import Outcome, say
 from rolecast.launching.learner_pod import GRACE_SECONDS
@@ -19,7 +20,7 @@ from rolecast.launching.spec import TrainingJobSpec, read_spec
 from rolecast.launching.status import PodEnd
 from rolecast.processes import ERROR, PARENT
 from rolecast.schedule import find
-from rolecast.signals import CODES, Stopped, signals_raise
+from rolecast.signals import Stopped, signals_raise
 from rolecast.stages.run import open_run
 
 TAIL_LINES = 40
@@ -70,7 +71,7 @@ class LocalLauncher:
             except Stopped as stopped:
                 code = self._stop(child)
                 reader.join(timeout=5)
-                if code in CODES and errors:
+                if code in TOLD and errors:
                     raise Interrupted(errors[0], stopped.number) from None
                 raise
         reader.join(timeout=5)
@@ -101,10 +102,10 @@ class LocalLauncher:
         return child.returncode
 
     def _fail(self, spec: TrainingJobSpec, code: int, last: str, errors: list[str]) -> None:
-        if code in CODES and errors:  # a rank was told to end, not this process
+        if code in TOLD and errors:  # a rank was told to end, not this process
             raise Interrupted(errors[0], code - 128)
-        if code == InputError.exit_code and errors:
-            raise InputError(errors[0])
+        if not again(code) and errors:
+            raise of_exit(code, errors[0])
         reason = f"signal {signal.Signals(-code).name}" if code < 0 else "Error"
         end = PodEnd("ranks", reason, "", code)
         why = errors[0] if errors else "its output is above"

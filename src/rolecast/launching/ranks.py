@@ -14,8 +14,9 @@ import sys
 import time
 from types import FrameType
 
+from rolecast.exits import TOLD
 from rolecast.processes import PARENT, die_with_parent
-from rolecast.signals import CODES, handled
+from rolecast.signals import handled
 
 LEFT_SECONDS = 15.0  # for the other ranks to end after the first one has
 
@@ -59,7 +60,7 @@ def ended(ranks: list[subprocess.Popen[bytes]], left: float = LEFT_SECONDS) -> i
                 rank.kill()
         time.sleep(0.05)
     codes = [first, *(rank.returncode for rank in ranks)]
-    code = next((code for code in codes if code and code not in CODES), None) or next((code for code in codes if code), 0)
+    code = next((code for code in codes if code and code not in TOLD), None) or next((code for code in codes if code), 0)
     return code if code >= 0 else 128 - code
 
 

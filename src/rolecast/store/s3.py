@@ -28,7 +28,7 @@ from minio.error import InvalidResponseError, S3Error, ServerError
 from urllib3 import PoolManager, Timeout
 from urllib3.exceptions import HTTPError
 
-from rolecast.errors import ArtifactError, InputError, StoreError
+from rolecast.errors import ArtifactError, InputError, StoreError, WrongStoreError
 from rolecast.retries import Tries
 from rolecast.store.artifact import MANIFEST, parse_manifest, receiving, verified
 from rolecast.store.keys import below, checked, missing, require_same
@@ -49,6 +49,7 @@ _REFUSED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Auth
 class S3Store:
     def __init__(self, endpoint: str, bucket: str, prefix: str, access_key: str, secret_key: str, region: str = "us-east-1") -> None:
         self.endpoint, self.bucket, self.prefix = endpoint, bucket, checked(prefix, prefix=True)
+        self._answered = False  # ever: else the address may be at fault
         at = urlsplit(endpoint)
         if at.scheme not in ("http", "https") or not at.netloc or at.path.strip("/"):
             raise InputError(f"ROLECAST_S3_ENDPOINT is {endpoint!r}; write http(s)://host:port")
@@ -207,10 +208,14 @@ class S3Store:
         """Tries again what may pass; every other fault becomes one line. With `absent`, that is the result for no such object."""
         tries = Tries(PATIENCE)
         while True:
+            there = True
             try:
-                return once()
+                result = once()
+                self._answered = True
+                return result
             except S3Error as error:
                 if error.code == "NoSuchKey" and absent:
+                    self._answered = True
                     return absent["absent"]
                 fault, again = self._named(error), error.code in _AGAIN or error.response.status in _AWAY
             except ServerError as error:
@@ -219,9 +224,10 @@ class S3Store:
                 fault, again = f"{self.endpoint} does not answer like an S3 server; check ROLECAST_S3_ENDPOINT", error._code in _AWAY
             except HTTPError as error:
                 fault, again = f"{self.endpoint} cannot be reached ({type(error).__name__}); check ROLECAST_S3_ENDPOINT", True
+                there = False
             pause = tries.pause() if again else None
             if pause is None:
-                raise StoreError(f"s3://{self.bucket}: {fault}") from None
+                raise (StoreError if self._answered or (again and there) else WrongStoreError)(f"s3://{self.bucket}: {fault}") from None
             if tries.count == 2:  # once per request, not once per try
                 log.warning("%s; trying again for %g s", fault, PATIENCE)
             time.sleep(pause)
