@@ -4,7 +4,7 @@
 Everything else derived from `RolecastError` may.
 """
 
-from rolecast.exits import BAD_INPUT, FAILED, NAMED_STOP
+from rolecast.exits import BAD_INPUT, FAILED, NAMED_STOP, PEER_LOST
 
 
 class RolecastError(Exception):
@@ -31,6 +31,12 @@ class Interrupted(RolecastError):
     def __init__(self, message: str, number: int = 15) -> None:
         super().__init__(message)
         self.exit_code = 128 + number
+
+
+class PeersError(RolecastError):
+    """The ranks of a job did not find each other, or this one belongs to another start of the job than they do."""
+
+    exit_code = PEER_LOST
 
 
 class ArtifactError(RolecastError):

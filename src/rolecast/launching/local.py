@@ -15,7 +15,7 @@ from rolecast.errors import InputError, Interrupted, of_exit
 from rolecast.exits import TOLD, again
 from rolecast.launching.failure import DeadlineExceeded, JobFailed, report
 from rolecast.launching.launcher import Outcome, say
-from rolecast.launching.learner_pod import GRACE_SECONDS
+from rolecast.launching.ranks import SAVE_SECONDS
 from rolecast.launching.spec import TrainingJobSpec, read_spec
 from rolecast.launching.status import PodEnd
 from rolecast.processes import ERROR, PARENT
@@ -24,10 +24,11 @@ from rolecast.signals import Stopped, signals_raise
 from rolecast.stages.run import open_run
 
 TAIL_LINES = 40
+GRACE_SECONDS = SAVE_SECONDS + 10  # the ranks' own comes first
 
 
 def command(spec: TrainingJobSpec) -> list[str]:
-    return [sys.executable, "-m", "rolecast.launching.ranks", str(spec.procs_per_node), spec.stage, spec.run]
+    return [sys.executable, "-m", "rolecast.launching.ranks", spec.stage, spec.run, f"--procs={spec.procs_per_node}"]
 
 
 def train_here(run: str, stage: str, procs: int) -> None:

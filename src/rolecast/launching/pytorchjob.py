@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rolecast.launching.learner_pod import (
     CONTAINER_SECURITY,
-    GRACE_SECONDS,
     NO_SIDECAR,
     POD_SECURITY,
+    TERMINATION,
     Manifest,
     check_reachable,
     command,
@@ -68,7 +68,7 @@ def _replicas(spec: TrainingJobSpec, count: int) -> Manifest:
                 "serviceAccountName": spec.service_account,
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,
-                "terminationGracePeriodSeconds": GRACE_SECONDS,
+                "terminationGracePeriodSeconds": spec.grace_seconds,
                 "securityContext": POD_SECURITY,
                 **placement(spec),
                 "containers": [_container(spec)],
@@ -84,6 +84,7 @@ def _container(spec: TrainingJobSpec) -> Manifest:
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
         "command": command(spec),
+        **TERMINATION,
         "env": environment(spec),
         "resources": resources(spec),
         "securityContext": CONTAINER_SECURITY,

@@ -129,6 +129,7 @@ class TrainingJobSpec(Closed):
     memory: Quantity = "8Gi"
     shm_size: Quantity = "2Gi"
     scratch_size: Quantity = "20Gi"
+    grace_seconds: int = Field(120, ge=30, le=3600)  # of a pod that is told to end: its ranks save first, at the end of their step
     zero_stage: int | None = Field(None, ge=0, le=3)  # of DeepSpeed, in place of what the run's config says; 0 is the plain engine
     node_selector: dict[LabelKey, Label] = {}
     tolerations: tuple[Toleration, ...] = ()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from rolecast.launching.learner_pod import (
     CONTAINER_SECURITY,
-    GRACE_SECONDS,
     NO_SIDECAR,
     POD_SECURITY,
+    TERMINATION,
     Manifest,
     check_reachable,
     command,
@@ -48,7 +48,7 @@ def rank_zero(spec: TrainingJobSpec) -> dict[str, str]:
 
 
 def _job(spec: TrainingJobSpec) -> Manifest:
-    torchrun, *arguments = command(spec)
+    python, *arguments = command(spec)
     return {
         "apiVersion": API_VERSION,
         "kind": "TrainJob",
@@ -58,7 +58,7 @@ def _job(spec: TrainingJobSpec) -> Manifest:
             "activeDeadlineSeconds": spec.deadlines.pending + spec.deadlines.running,
             "trainer": {
                 "image": spec.image,
-                "command": [torchrun],
+                "command": [python],
                 "args": arguments,
                 "env": environment(spec),
                 "numNodes": spec.nodes,
@@ -75,7 +75,7 @@ def _patch(spec: TrainingJobSpec) -> Manifest:
         "metadata": {"labels": pod_labels(spec), "annotations": dict(NO_SIDECAR)},
         "spec": {
             "serviceAccountName": spec.service_account,
-            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "terminationGracePeriodSeconds": spec.grace_seconds,
             "securityContext": POD_SECURITY,
             **placement(spec),
             "containers": [{"name": NODE, "securityContext": CONTAINER_SECURITY, "volumeMounts": volume_mounts()}],
@@ -96,7 +96,15 @@ def own_runtime(spec: TrainingJobSpec) -> Manifest | None:
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": POD_SECURITY,
-            "containers": [{"name": NODE, "image": spec.image, "imagePullPolicy": "IfNotPresent", "securityContext": CONTAINER_SECURITY}],
+            "containers": [
+                {
+                    "name": NODE,
+                    "image": spec.image,
+                    "imagePullPolicy": "IfNotPresent",
+                    **TERMINATION,
+                    "securityContext": CONTAINER_SECURITY,
+                }
+            ],
         },
     }
     job = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}, "spec": {"backoffLimit": 0, "template": pod}}
