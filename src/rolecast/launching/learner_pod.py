@@ -122,11 +122,12 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
 
 
 def resources(spec: TrainingJobSpec) -> Manifest:
-    """Requests equal limits: a learner that is throttled or evicted holds up all its peers. /dev/shm counts as memory."""
+    """Requests equal limits: a learner that is throttled or evicted holds up all its peers. /dev/shm counts as memory. On a small node it may
+    ask for less of the cores, and take what the others leave."""
     amount = {"cpu": spec.cpu, "memory": spec.memory}
     if spec.gpus_per_node:
         amount["nvidia.com/gpu"] = str(spec.gpus_per_node)
-    return {"requests": dict(amount), "limits": dict(amount)}
+    return {"requests": {**amount, "cpu": spec.cpu_request or spec.cpu}, "limits": dict(amount)}
 
 
 def volumes(spec: TrainingJobSpec) -> list[Manifest]:

@@ -126,6 +126,7 @@ class TrainingJobSpec(Closed):
     procs_per_node: int = Field(1, ge=1)
     gpus_per_node: int = Field(0, ge=0)
     cpu: Quantity = "2"
+    cpu_request: Quantity | None = None  # of a node that is shared with others; by default all of `cpu`
     memory: Quantity = "8Gi"
     shm_size: Quantity = "2Gi"
     scratch_size: Quantity = "20Gi"

@@ -20,6 +20,7 @@ from rolecast.processes import END, PARENT, die_with_parent, prepare_process, sa
 from rolecast.schedule import find
 from rolecast.signals import Stopped, signals_raise
 from rolecast.stages.run import Run, open_run
+from rolecast.working_copies import told
 
 
 def main() -> None:
@@ -36,7 +37,7 @@ def main() -> None:
         except Stopped as stopped:
             _end(f"told to end: {arguments.stage} had not begun", stopped.number + 128, alike=True)
         except RolecastError as error:
-            _end(str(error), error.exit_code, alike=isinstance(error, Interrupted))
+            _end(told(error), error.exit_code, alike=isinstance(error, Interrupted))
         except Exception as error:
             if parted(error):
                 print(f"rank {os.environ.get('RANK')}: another rank has ended, see what it says", file=sys.stderr, flush=True)

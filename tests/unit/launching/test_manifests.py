@@ -201,6 +201,16 @@ def test_k21_what_the_operator_or_the_image_sets_is_not_set_by_us(name: str, sta
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_a_job_may_ask_for_less_of_the_cores_than_it_takes(name: str) -> None:
+    def cores(**changes: Any) -> set[tuple[str, str, str]]:
+        found = [p for p in mappings(job(name, **changes)) if "limits" in p]
+        return {(p["requests"]["cpu"], p["limits"]["cpu"], p["requests"]["memory"]) for p in found}
+
+    assert cores() == {("96", "96", "800Gi")}
+    assert cores(cpu="2", cpu_request="300m") == {("300m", "2", "800Gi")}
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
 def test_ranks_save_within_the_grace_of_their_pod(name: str) -> None:
     for seconds in (60, 900):
         (arguments,) = {
