@@ -9,8 +9,8 @@ from rolecast.coordinator.tokens import RELEASE_KEY
 from rolecast.errors import InputError
 from rolecast.launching import overrides, s3_access
 from rolecast.launching.spec import TrainingJobSpec
+from rolecast.processes import TERMINATION_LOG
 from rolecast.service.tokens import TOKEN
-from rolecast.threads import CHOSEN, COUNT
 
 Manifest = dict[str, Any]
 
@@ -18,7 +18,9 @@ SPEC_HASH = "rolecast.dev/spec-hash"
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
 USER = 10001
-GRACE_SECONDS = 120  # a learner that is told to stop saves a checkpoint first
+END_SECONDS = 10  # of a pod's grace, for ranks that have not saved in time to be killed and to be told of
+# What the container says of its end; the last lines of its log where it could not say anything.
+TERMINATION: Manifest = {"terminationMessagePath": TERMINATION_LOG, "terminationMessagePolicy": "FallbackToLogsOnError"}
 
 POD_SECURITY: Manifest = {
     "runAsNonRoot": True,
@@ -81,30 +83,28 @@ def pod_annotations(spec: TrainingJobSpec) -> dict[str, str]:
 
 
 def command(spec: TrainingJobSpec) -> list[str]:
-    """torchrun reads master address and node rank from the PET_ variables that both operators set, and makes RANK and
-    WORLD_SIZE itself. It is given in full here so that a pod's listing says what runs."""
+    """Given in full so that a pod's listing says what runs. Which node this is, and where the first one is, stands in the PET_ variables
+    that both operators set."""
     return [
-        "torchrun",
-        f"--nnodes={spec.nodes}",
-        f"--nproc-per-node={spec.procs_per_node}",
+        "python",
         "-m",
-        "rolecast.learner.main",
+        "rolecast.launching.ranks",
         spec.stage,
         spec.run,
+        f"--nodes={spec.nodes}",
+        f"--procs={spec.procs_per_node}",
+        f"--save-seconds={spec.grace_seconds - END_SECONDS}",
     ]
 
 
 def environment(spec: TrainingJobSpec) -> list[Manifest]:
-    """Each variable by name: a TrainJob takes no envFrom, and both kinds of job must see the same."""
+    """Each variable by name: a TrainJob takes no envFrom, and both kinds of job must see the same. PYTHONUNBUFFERED is the image's, and the
+    training operator's, which would warn of a second one."""
     env: list[Manifest] = [
-        {"name": "PYTHONUNBUFFERED", "value": "1"},
         {"name": "ROLECAST_WORKDIR", "value": "/work"},
         {"name": "GOMP_SPINCOUNT", "value": "1000"},
         {"name": "KMP_BLOCKTIME", "value": "0"},
     ]
-    if spec.procs_per_node > 1:
-        # Else torchrun says 1, as if the user had: each process is to take its share of the pod's cores.
-        env += [{"name": name, "value": "1"} for name in (COUNT, CHOSEN)]
     if spec.zero_stage is not None:
         env.append({"name": "ROLECAST_ZERO_STAGE", "value": str(spec.zero_stage)})
     if spec.samples:
@@ -125,10 +125,12 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
 
 
 def resources(spec: TrainingJobSpec) -> Manifest:
-    """Requests equal limits: a learner that is throttled or evicted holds up all its peers. /dev/shm counts as memory."""
+    """Requests equal limits: a learner that is throttled or evicted holds up all its peers. /dev/shm counts as memory. On a small node it may
+    ask for less of the cores, and take what the others leave."""
     amount = overrides.resources({"cpu": spec.cpu, "memory": spec.memory}, spec.gpus_per_node, spec.overrides)
     limit = {"ephemeral-storage": spec.disk_limit} if spec.disk_limit else {}
-    return {"requests": {**amount, "ephemeral-storage": spec.disk_request}, "limits": {**amount, **limit}}
+    request = {"cpu": spec.cpu_request or spec.cpu, "ephemeral-storage": spec.disk_request}
+    return {"requests": {**amount, **request}, "limits": {**amount, **limit}}
 
 
 def volumes(spec: TrainingJobSpec) -> list[Manifest]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rolecast.launching import overrides
 from rolecast.launching.learner_pod import (
-    GRACE_SECONDS,
+    TERMINATION,
     Manifest,
     check_reachable,
     command,
@@ -69,7 +69,7 @@ def _replicas(spec: TrainingJobSpec, count: int) -> Manifest:
                 "serviceAccountName": spec.service_account,
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,
-                "terminationGracePeriodSeconds": GRACE_SECONDS,
+                "terminationGracePeriodSeconds": spec.grace_seconds,
                 "securityContext": pod_security(spec),
                 **placement(spec),
                 **overrides.pod_fields(spec.overrides),
@@ -86,6 +86,7 @@ def _container(spec: TrainingJobSpec) -> Manifest:
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
         "command": command(spec),
+        **TERMINATION,
         **overrides.env_from(spec.overrides),
         "env": environment(spec),
         "resources": resources(spec),

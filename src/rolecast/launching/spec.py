@@ -80,11 +80,13 @@ class TrainingJobSpec(Closed):
     procs_per_node: int = Field(1, ge=1)
     gpus_per_node: int = Field(0, ge=0)
     cpu: Quantity = "2"
+    cpu_request: Quantity | None = None  # of a node that is shared with others; by default all of `cpu`
     memory: Quantity = "8Gi"
     shm_size: Quantity = "2Gi"
     scratch_size: Quantity = "20Gi"
     disk_request: Quantity = "2Gi"  # of the node's disk; scratch and logs lie there
     disk_limit: Quantity | None = None
+    grace_seconds: int = Field(120, ge=30, le=3600)  # of a pod that is told to end: its ranks save first, at the end of their step
     zero_stage: int | None = Field(None, ge=0, le=3)  # of DeepSpeed, in place of what the run's config says; 0 is the plain engine
     node_selector: dict[LabelKey, Label] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()

@@ -12,8 +12,8 @@ import json
 from rolecast.errors import InputError
 from rolecast.launching import overrides
 from rolecast.launching.learner_pod import (
-    GRACE_SECONDS,
     NO_SIDECAR,
+    TERMINATION,
     Manifest,
     check_reachable,
     command,
@@ -54,7 +54,7 @@ def rank_zero(spec: TrainingJobSpec) -> dict[str, str]:
 
 
 def _job(spec: TrainingJobSpec) -> Manifest:
-    torchrun, *arguments = command(spec)
+    python, *arguments = command(spec)
     return {
         "apiVersion": API_VERSION,
         "kind": "TrainJob",
@@ -64,7 +64,7 @@ def _job(spec: TrainingJobSpec) -> Manifest:
             "activeDeadlineSeconds": spec.deadlines.pending + spec.deadlines.running,
             "trainer": {
                 "image": spec.image,
-                "command": [torchrun],
+                "command": [python],
                 "args": arguments,
                 "env": environment(spec),
                 "numNodes": spec.nodes,
@@ -81,7 +81,7 @@ def _patch(spec: TrainingJobSpec) -> Manifest:
         "metadata": {"labels": pod_labels(spec), "annotations": pod_annotations(spec)},
         "spec": {
             "serviceAccountName": spec.service_account,
-            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "terminationGracePeriodSeconds": spec.grace_seconds,
             "securityContext": pod_security(spec),
             **placement(spec),
             "containers": [{"name": NODE, "securityContext": container_security(spec), "volumeMounts": volume_mounts(spec)}],
@@ -136,6 +136,7 @@ def own_runtime(spec: TrainingJobSpec) -> Manifest | None:
                     "name": NODE,
                     "image": spec.image,
                     "imagePullPolicy": "IfNotPresent",
+                    **TERMINATION,
                     **overrides.env_from(spec.overrides),
                     "securityContext": container_security(spec),
                 }

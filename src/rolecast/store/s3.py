@@ -30,7 +30,7 @@ from minio.error import InvalidResponseError, S3Error, ServerError
 from urllib3 import PoolManager
 from urllib3.exceptions import HTTPError, ProxyError
 
-from rolecast.errors import ArtifactError, InputError, StoreError
+from rolecast.errors import ArtifactError, InputError, StoreError, WrongStoreError
 from rolecast.retries import Tries
 from rolecast.store.artifact import MANIFEST, parse_manifest, receiving, verified
 from rolecast.store.credentials import CredentialsFault, clocks_apart, provider_of
@@ -66,6 +66,7 @@ class S3Store:
     ) -> None:  # fmt: skip
         """Keys, or a provider of keys that expire. `environ` names proxies and certificate authorities."""
         self.endpoint, self.bucket, self.prefix = endpoint, bucket, checked(prefix, prefix=True)
+        self._answered = False  # ever: else the address may be at fault
         at = urlsplit(endpoint)
         if at.scheme not in ("http", "https") or not at.netloc or at.path.strip("/"):
             raise InputError(f"ROLECAST_S3_ENDPOINT is {endpoint!r}; write http(s)://host:port")
@@ -225,10 +226,14 @@ class S3Store:
         """Tries again what may pass; every other fault becomes one line. With `absent`, that is the result for no such object."""
         tries = Tries(PATIENCE)
         while True:
+            there = True
             try:
-                return once()
+                result = once()
+                self._answered = True
+                return result
             except S3Error as error:
                 if error.code == "NoSuchKey" and absent:
+                    self._answered = True
                     return absent["absent"]
                 fault, again = self._named(error), error.code in _AGAIN or error.response.status in _AWAY
             except ServerError as error:
@@ -239,9 +244,10 @@ class S3Store:
                 fault, again = str(error), error.again
             except HTTPError as error:
                 fault, again = self._unreached(error)
+                there = False
             pause = tries.pause() if again else None
             if pause is None:
-                raise StoreError(f"s3://{self.bucket}: {fault}") from None
+                raise (StoreError if self._answered or (again and there) else WrongStoreError)(f"s3://{self.bucket}: {fault}") from None
             if tries.count == 2:  # once per request, not once per try
                 log.warning("%s; trying again for %g s", fault, PATIENCE)
             time.sleep(pause)

@@ -19,6 +19,7 @@ from sdk_models import unknown_fields
 
 from rolecast.errors import InputError
 from rolecast.launching.render import render_inference_service, render_job, to_yaml
+from rolecast.processes import TERMINATION_LOG
 from rolecast.reading import read_mapping
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -176,10 +177,19 @@ def test_k17_the_job_names_its_kueue_queue_and_none_without_one(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
-def test_k19_k20_both_kinds_run_the_same_torchrun(name: str) -> None:
+def test_k19_k20_both_kinds_start_the_same_ranks(name: str) -> None:
     containers = [p for p in mappings(job(name)) if "command" in p]
     assert {tuple(p["command"] + p.get("args", [])) for p in containers} == {
-        ("torchrun", "--nnodes=2", "--nproc-per-node=8", "-m", "rolecast.learner.main", "rl", "s3://rolecast/runs/decor-7b")
+        (
+            "python",
+            "-m",
+            "rolecast.launching.ranks",
+            "rl",
+            "s3://rolecast/runs/decor-7b",
+            "--nodes=2",
+            "--procs=8",
+            "--save-seconds=110",
+        )
     }
     assert {"name": "ROLECAST_ZERO_STAGE", "value": "3"} in containers[0]["env"]
     assert "ROLECAST_ZERO_STAGE" not in to_yaml([job(name, zero_stage=None)])  # then the run's config decides
@@ -187,11 +197,45 @@ def test_k19_k20_both_kinds_run_the_same_torchrun(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
 @pytest.mark.parametrize("stage", ["sft", "rl"])
-def test_k21_what_torchrun_and_the_operator_set_is_not_set_by_us(name: str, stage: str) -> None:
+def test_k21_what_the_operator_or_the_image_sets_is_not_set_by_us(name: str, stage: str) -> None:
     names = {variable["name"] for place in mappings(job(name, stage=stage)) for variable in place.get("env", [])}
     assert "AWS_ACCESS_KEY_ID" in names
-    assert not names & {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
+    assert not names & {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONUNBUFFERED", "OMP_NUM_THREADS"}
     assert not any(variable.startswith("PET_") for variable in names)
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_a_job_may_ask_for_less_of_the_cores_than_it_takes(name: str) -> None:
+    def cores(**changes: Any) -> set[tuple[str, str, str]]:
+        found = [p for p in mappings(job(name, **changes)) if "limits" in p]
+        return {(p["requests"]["cpu"], p["limits"]["cpu"], p["requests"]["memory"]) for p in found}
+
+    assert cores() == {("96", "96", "800Gi")}
+    assert cores(cpu="2", cpu_request="300m") == {("300m", "2", "800Gi")}
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_ranks_save_within_the_grace_of_their_pod(name: str) -> None:
+    for seconds in (60, 900):
+        (arguments,) = {
+            tuple(p.get("command", []) + p.get("args", [])) for p in mappings(job(name, grace_seconds=seconds)) if "command" in p
+        }
+        save = int(arguments[-1].removeprefix("--save-seconds="))
+        graces = [
+            p["terminationGracePeriodSeconds"] for p in mappings(job(name, grace_seconds=seconds)) if "terminationGracePeriodSeconds" in p
+        ]
+        assert set(graces) == {seconds}
+        assert seconds - 15 < save < seconds
+
+
+def test_a_containers_end_is_told_by_its_termination_message() -> None:
+    for name, kind in (("pytorchjob", "PyTorchJob"), ("trainjob", "TrainingRuntime")):
+        (manifest,) = [m for m in render(name) if m["kind"] == kind]
+        told = [container for place in mappings(manifest) for container in place.get("containers", [])]
+        assert told
+        for container in told:
+            assert container["terminationMessagePath"] == TERMINATION_LOG
+            assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
