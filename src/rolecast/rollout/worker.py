@@ -63,6 +63,7 @@ class Worker:
     capacity: int  # groups in flight
     remote: bool = True
     stopping: Callable[[], bool] = lambda: False  # then it ends what it has, and leases no more
+    overdue: Callable[[], bool] = lambda: False  # then it gives back what it has
     submitted: Callable[[], None] = lambda: None  # after each group
     _held: dict[str, Lease] = field(default_factory=dict)  # by id, neither submitted nor given back
     _next: list[Lease] = field(default_factory=list)  # of a version that is loaded when nothing older is in flight
@@ -88,7 +89,7 @@ class Worker:
             self._give_back(list(self._held.values()), str(error))
             raise
         else:
-            self._give_back(list(self._held.values()), "the worker was told to end")
+            self._give_back(list(self._held.values()), "the worker was told to end", "nobody")
         finally:
             self._held.clear()
             self._next = []
@@ -124,6 +125,8 @@ class Worker:
                     ends, _ = await asyncio.wait(flying, timeout=NAP if self.remote else None, return_when=asyncio.FIRST_COMPLETED)
                     done |= {flying.pop(task).id: task.result() for task in list(flying) if task in ends}
                 await self._submit(done, alone=not flying)
+                if flying and self.overdue():
+                    return count - len(flying)
         finally:
             await ended(list(flying))
 
