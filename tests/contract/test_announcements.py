@@ -43,8 +43,10 @@ def test_what_is_open_is_read_by_others_the_newest_first_and_is_gone_at_its_end(
 
 def test_the_next_attempt_sweeps_away_what_a_killed_one_left_and_nothing_else(store: Store) -> None:
     killed, elsewhere, next_ = Board(store, KEY), Board(store, KEY), Board(store, KEY)
-    killed.announced(A).__enter__()
-    killed.announced(replace(A, stage="plans", attempt=2)).__enter__()
+    left = [killed.announced(A), killed.announced(replace(A, stage="plans"))]
+    for one in left:
+        one.__enter__()
+    assert len(next_.read()) == 2
     later = replace(A, attempt=4, opened=400.0)
     with elsewhere.announced(B), next_.announced(later), next_.announced(replace(A, attempt=3, opened=300.0)):
         assert [opening.attempt for opening in next_.read() if opening.run == A.run] == [4, 3]  # a slow one takes nothing of a later one's

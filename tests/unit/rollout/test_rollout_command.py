@@ -204,4 +204,4 @@ def test_versions_of_another_run_make_room(tmp_path: Path, monkeypatch: pytest.M
     first = folder("one")
     assert folder("one") == first
     second = folder("two")
-    assert [entry for entry in (tmp_path / "work" / "w").iterdir()] == [second]
+    assert list((tmp_path / "work" / "w").iterdir()) == [second]
