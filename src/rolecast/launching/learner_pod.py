@@ -9,6 +9,7 @@ from rolecast.coordinator.tokens import RELEASE_KEY
 from rolecast.errors import InputError
 from rolecast.launching.spec import TrainingJobSpec
 from rolecast.service.tokens import TOKEN
+from rolecast.store.announcements import ADDRESS, COORDINATORS
 from rolecast.threads import CHOSEN, COUNT
 
 Manifest = dict[str, Any]
@@ -17,6 +18,7 @@ SPEC_HASH = "rolecast.dev/spec-hash"
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
 USER = 10001
+COORDINATOR_LABEL = "rolecast.dev/coordinator"
 GRACE_SECONDS = 120  # a learner that is told to stop saves a checkpoint first
 
 POD_SECURITY: Manifest = {
@@ -73,7 +75,8 @@ def job_metadata(spec: TrainingJobSpec) -> Manifest:
 
 
 def pod_labels(spec: TrainingJobSpec) -> dict[str, str]:
-    return {**job_labels(spec), **NO_SIDECAR}
+    """Policies let rollout workers through to pods that may run a coordinator."""
+    return {**job_labels(spec), **NO_SIDECAR, **({COORDINATOR_LABEL: "true"} if spec.samples else {})}
 
 
 def command(spec: TrainingJobSpec) -> list[str]:
@@ -104,11 +107,11 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
     if spec.zero_stage is not None:
         env.append({"name": "ROLECAST_ZERO_STAGE", "value": str(spec.zero_stage)})
     if spec.samples:
-        env.append({"name": "ROLECAST_COORDINATOR_URL", "value": f"http://{spec.coordinator.service}:{spec.coordinator.port}"})
+        env.append({"name": ADDRESS, "value": spec.coordinator_url})
         env.append({"name": "ROLECAST_COORDINATOR_PORT", "value": str(spec.coordinator.port)})
     for key in REQUIRED_ENDPOINTS:
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key}}})
-    for key in OPTIONAL_ENDPOINTS:
+    for key in (*OPTIONAL_ENDPOINTS, *([COORDINATORS] if spec.samples else [])):
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key, "optional": True}}})
     for key in S3_KEYS:
         env.append({"name": key, "valueFrom": {"secretKeyRef": {"name": spec.s3_secret, "key": key}}})
@@ -164,7 +167,7 @@ def coordinator_service(spec: TrainingJobSpec, selector: dict[str, str]) -> Mani
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            "name": spec.coordinator.service,
+            "name": spec.coordinator_service,
             "namespace": spec.namespace,
             "labels": {**job_labels(spec), "app.kubernetes.io/component": "coordinator"},
         },
