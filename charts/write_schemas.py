@@ -136,9 +136,9 @@ GLOBAL = closed(
                 "configMap": NAME,
                 "retriever": text(f"^(none|{URL}{PATHS})?$"),
                 "judge": text(f"^(none|{URL}{PATHS})?$"),
-                "coordinator": text(f"^(none|{URL}{PATHS})?$"),
+                "coordinators": text(f"^({BUCKET}{PATHS})?$"),
             },
-            ("configMap", "retriever", "judge", "coordinator"),
+            ("configMap", "retriever", "judge", "coordinators"),
         ),
         "networkPolicy": closed(
             {
@@ -202,7 +202,9 @@ PARTS: dict[str, Schema] = {
         },
     ),
     "rollout": closed(
-        pod("shm") | RUNTIME_CLASS | {"release": closed({"existingSecret": NAME}, ("existingSecret",))},
+        pod("shm")
+        | RUNTIME_CLASS
+        | {"release": closed({"existingSecret": NAME}, ("existingSecret",)), "terminationGraceSeconds": count(30)},
         (*pod(), "release"),
     ),
     "learner": closed(

@@ -23,7 +23,7 @@ INSTALLS = {
     "dev": (CHART / "values-dev.yaml",),
     "prod": (CHART / "values-prod.yaml",),
     "dev-minio": (CHART / "values-dev.yaml", EXAMPLES / "values-minio.yaml"),
-    "prod-second-run": (CHART / "values-prod.yaml", EXAMPLES / "values-second-run.yaml"),
+    "prod-second-pool": (CHART / "values-prod.yaml", EXAMPLES / "values-second-pool.yaml"),
 }
 
 Object = dict[str, Any]

@@ -90,8 +90,11 @@ class Search:
         return {opening: pause.reason for opening, pause in list(self._pauses.items())}
 
     def _listed(self) -> list[Opening]:
-        self.announced = None
-        found = self.announced = self.read()
+        try:
+            found = self.announced = self.read()
+        except RolecastError:
+            self.announced = None
+            raise
         for opening in list(self._pauses):
             if opening not in found:
                 self._pauses.pop(opening, None)
