@@ -29,7 +29,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return open_store(f"s3://{weed.make_bucket(f'b-{uuid.uuid4().hex[:12]}')}/dev/coordinators", weed.environ)
 
 
-def test_what_is_open_is_read_by_others_the_newest_first_and_is_gone_at_its_end(store: Store) -> None:
+def test_what_is_open_is_read_by_others_and_is_gone_at_its_end(store: Store) -> None:
     workers = Board(store, KEY)
     assert workers.read() == []
     with Board(store, KEY).announced(A):
@@ -52,6 +52,13 @@ def test_the_next_attempt_sweeps_away_what_a_killed_one_left_and_nothing_else(st
         assert [opening.attempt for opening in next_.read() if opening.run == A.run] == [4, 3]  # a slow one takes nothing of a later one's
         assert B in next_.read()
     assert next_.read() == []
+
+
+def test_an_attempt_that_was_cut_off_and_announces_itself_late_comes_after_the_next_one(store: Store) -> None:
+    board, later = Board(store, KEY), replace(A, attempt=2)
+    late = replace(A, opened=900.0)
+    with board.announced(later), board.announced(late):
+        assert board.read() == [later, late]
 
 
 def test_a_slow_attempt_takes_back_its_own_announcement_and_not_the_next_ones(store: Store) -> None:

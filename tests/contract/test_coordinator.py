@@ -322,6 +322,16 @@ def test_a_coordinator_in_the_place_of_another_of_its_name_and_attempt_gives_nam
         assert len(worker.lease("w", HELLO, 1)) == 1
 
 
+def test_a_coordinator_of_another_release_is_refused_in_one_line() -> None:
+    """Its answers have other keys than ours."""
+    worker = HttpCoordinator("http://coordinator", KEY, patience=0)
+    worker._http._client = httpx.Client(
+        base_url="http://coordinator", transport=httpx.MockTransport(lambda request: httpx.Response(200, json={"run": "run", "attempt": 1}))
+    )
+    with pytest.raises(Refused, match=r"^the coordinator at http://coordinator answers /v1/run as another release does; deploy the same$"):
+        worker.run_info()
+
+
 def submit(sides: Sides, lease: Lease, body: bytes) -> httpx.Response:
     headers = {"Authorization": f"Bearer {worker_token(KEY, 'run', 1, sides.session)}", wire.SECRET: lease.secret}
     return httpx.post(f"{sides.url}/v1/groups", params={"lease": lease.id, "attempt": 1}, content=body, headers=headers)

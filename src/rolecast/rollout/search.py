@@ -40,7 +40,7 @@ class _Pause:
 
 @dataclass(slots=True)
 class Search:
-    """`read`: the open coordinators, the newest first. `connect`: a client of the one at an address.
+    """`read`: the open coordinators, of a run the last attempt first. `connect`: a client of the one at an address.
 
     `best` and `better` are asked by one thread at a time, the rest by any.
     """

@@ -29,7 +29,7 @@ ADDRESS = "ROLECAST_COORDINATOR_URL"  # of one coordinator: what its learner ann
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A coordinator that was opened. `opened`: seconds since 1970 by its learner's clock; only their order counts."""
+    """A coordinator that was opened. `opened`: seconds since 1970 by its learner's clock, for who looks at it and where attempts are equal."""
 
     run: str  # its address, s3://bucket/prefix/NAME
     stage: str
@@ -73,7 +73,8 @@ class Board:
                 log.warning("the announcement %s is not taken back, workers will pass it over: %s", mine, error)
 
     def read(self) -> list[Opening]:
-        """What is announced, the newest first. Raises `StoreError` where the store is away."""
+        """What is announced, of a run the last attempt first: an earlier one that was cut off may announce itself late. Raises `StoreError`
+        where the store is away."""
         self.foreign, found = 0, []
         for key in self.store.keys(""):
             data = self.store.get(key)
@@ -84,7 +85,7 @@ class Board:
                 self.foreign += 1
             else:
                 found.append(opening)
-        return sorted(found, key=lambda opening: (opening.opened, opening.attempt), reverse=True)
+        return sorted(found, key=lambda opening: (opening.attempt, opening.opened), reverse=True)
 
     def _opening(self, data: bytes) -> Opening | None:
         """None for what nobody with our key wrote."""

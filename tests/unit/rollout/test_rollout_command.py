@@ -192,6 +192,22 @@ def test_a_fixed_address_is_the_only_one_and_needs_no_store(monkeypatch: pytest.
     assert [opening.url for opening in loop.search.read()] == ["http://127.0.0.1:9"]
 
 
+def test_a_worker_that_comes_back_is_the_same_one_to_a_coordinator_as_long_as_that_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that could not load a version is quarantined by its name: under a new one it would stop the run."""
+    loop, closed = loop_of(str(tmp_path), monkeypatch), []
+    monkeypatch.setattr(HttpCoordinator, "close", lambda client: closed.append(client))
+    one, two = (Opening(f"s3://b/runs/{name}", "rl", 1, f"http://{name}:8300", 1.0) for name in ("one", "two"))
+    loop.search.announced = [one, two]
+    first = loop._coordinator(one.url)
+    loop._coordinator(two.url)
+    assert loop._coordinator(one.url) is first
+    loop.search.announced = [two]
+    loop._coordinator("http://three:8300")
+    assert closed == [first]
+
+
 def test_versions_of_another_run_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = loop_of(str(tmp_path), monkeypatch, workdir=str(tmp_path / "work"), name="w")
 

@@ -34,7 +34,7 @@ class Place:
         return Search(self.read, lambda url: Client(self, url), lambda: self.now)
 
     def read(self) -> list[Opening]:
-        return sorted(self.announced, key=lambda one: one.opened, reverse=True)
+        return sorted(self.announced, key=lambda one: (one.attempt, one.opened), reverse=True)
 
     def stands(self, opening: Opening, workers: int, waiting: int = 1) -> None:
         self.answers[opening.url] = Load(workers=workers, waiting=waiting)
