@@ -255,6 +255,17 @@ def test_a_worker_without_a_lease_for_long_goes_where_groups_wait(cluster: Clust
             assert workers_of(first) == 0, "it said goodbye"
 
 
+def test_a_worker_is_not_idle_while_it_plays_however_long_that_takes(cluster: Cluster) -> None:
+    cluster.seconds = 1.5
+    cluster.worker(idle_seconds=0.3)
+    with cluster.open("s3://b/slow", lease_seconds=30.0) as first, busy(first, "a"):
+        until(lambda: held(first) > 0)
+        with cluster.open("s3://b/second") as second:
+            second.control.add(work("b"))
+            time.sleep(4)
+            assert workers_of(second) == 0
+
+
 def test_announcements_of_the_dead_are_passed_over(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     [port] = free_ports(1)
     board = Board(LocalStore(cluster.folder), KEY)

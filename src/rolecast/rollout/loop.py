@@ -24,7 +24,7 @@ from rolecast.rollout.complaints import Complaints
 from rolecast.rollout.remote import RemoteTeam
 from rolecast.rollout.search import Search
 from rolecast.rollout.settings import RolloutSettings
-from rolecast.rollout.worker import Leases, Team, Worker
+from rolecast.rollout.worker import Leases, Worker
 from rolecast.service.state import Service
 from rolecast.store.announcements import Opening
 from rolecast.wire.coordinator import Badge, RunInfo
@@ -67,6 +67,7 @@ class Loop:
         self._leave = threading.Event()  # the present coordinator, for another
         self._next: Opening | None = None  # whom it is left for
         self._known: dict[str, Coordinator] = {}  # by address: a worker that comes back is the same one to it
+        self._worker: Worker | None = None
         self._busy = 0.0  # when there was a lease last
 
     def run(self) -> None:
@@ -130,12 +131,12 @@ class Loop:
         """Works for one coordinator until it ends, refuses, or is left for another."""
         coordinator = self._coordinator(opening.url)
         self._leave.clear()
-        self._busy = time.monotonic()
+        self._worker, self._busy = None, time.monotonic()
         try:
             with self._looking(opening), ExitStack() as stack:
-                worker = self._join(coordinator, stack)
-                if worker is not None:
-                    self._work(worker, opening)
+                self._worker = self._join(coordinator, stack)
+                if self._worker is not None:
+                    self._work(self._worker, opening)
                 self._goodbye(coordinator)
         except (Refused, InputError) as error:  # another run or attempt, or a mismatch
             self.search.put_off(opening, error)
@@ -173,9 +174,6 @@ class Loop:
             team.load(info.version)
         self.complaints.forget()
         log.info("worker %s serves run %s at %s, stage %s, attempt %d", self.name, info.run, info.store, info.stage, info.attempt)
-        return self._worker(coordinator, team)
-
-    def _worker(self, coordinator: Coordinator, team: Team) -> Worker:
         return Worker(
             self.name, coordinator, team, self.settings.capacity, stopping=self._leaving, overdue=self._overdue, submitted=self.submitted
         )
@@ -218,6 +216,12 @@ class Loop:
         except RolecastError as error:  # it will miss this worker
             log.debug("%s", error)
 
+    def _idle(self) -> bool:
+        """Whether there was no lease for long. Playing one may take longer than that."""
+        if self._worker is not None and self._worker.holds:
+            self._busy = time.monotonic()
+        return time.monotonic() - self._busy > self.settings.idle_seconds
+
     @contextmanager
     def _looking(self, mine: Opening) -> Iterator[None]:
         """Meanwhile another thread looks whether another coordinator needs this worker more."""
@@ -226,7 +230,7 @@ class Loop:
         def look() -> None:
             while not over.wait(LOOK * random.uniform(1.0, 1.5)):  # so that workers do not move all at once
                 try:
-                    other = self.search.better(mine, time.monotonic() - self._busy > self.settings.idle_seconds)
+                    other = self.search.better(mine, self._idle())
                 except RolecastError as error:
                     self.complaints.say("store", logging.ERROR, f"cannot see which coordinators are open: {error}")
                     continue

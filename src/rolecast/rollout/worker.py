@@ -68,6 +68,11 @@ class Worker:
     _held: dict[str, Lease] = field(default_factory=dict)  # by id, neither submitted nor given back
     _next: list[Lease] = field(default_factory=list)  # of a version that is loaded when nothing older is in flight
 
+    @property
+    def holds(self) -> int:
+        """Leases that are neither submitted nor given back. Any thread may ask."""
+        return len(self._held)
+
     def work(self, progress: Callable[[int], None] = lambda done: None) -> int:
         """Plays groups and submits each when it is done, until there are none to lease; how many it played.
 
