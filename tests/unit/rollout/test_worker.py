@@ -175,6 +175,26 @@ def test_a_worker_that_is_told_to_end_ends_what_it_has_and_leases_no_more() -> N
     assert (coordinator.waiting, coordinator.held) == (1, 0)
 
 
+def test_what_does_not_end_in_time_is_given_back_and_costs_the_group_no_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NAP", 0.01)
+    stage, coordinator, worker = staged(group("slow"), group("b"), remote=True)
+    coordinator.tries = 1
+    stage.ends["slow"] = asyncio.Event()
+    told = False
+
+    def tell() -> None:
+        nonlocal told
+        told = True
+        assert worker.holds
+
+    worker.stopping = worker.overdue = lambda: told
+    stage.then["b"] = tell
+    assert worker.work() == 1
+    assert stage.flying == worker.holds == coordinator.held == 0
+    assert coordinator.waiting == 1, "the group is not abandoned"
+    assert set(coordinator.collected()[0]) == {"b"}
+
+
 def test_a_coordinator_that_is_away_for_a_while_gets_the_group_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NAP", 0.01)
     stage, coordinator, worker = staged(group("slow"), group("b"), remote=True)
