@@ -253,6 +253,37 @@ def test_a_worker_that_is_full_asks_for_no_more() -> None:
     assert rooms == [2, 1, 1, 2]  # at its start, after b, after c, and with nothing in flight
 
 
+def test_a_coordinator_that_is_away_while_groups_play_is_not_a_line_a_second(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "NAP", 0.005)
+    stage, coordinator, worker = staged(group("slow"), group("b"), remote=True)
+    stage.ends["slow"] = asyncio.Event()
+    complete, lease, tries = worker.coordinator.complete, coordinator.lease, [0]
+
+    def away(*arguments: Any) -> bool:
+        tries[0] += 1
+        if tries[0] <= 20:
+            raise RolecastError("the coordinator does not answer")
+        stage.ends["slow"].set()
+        return bool(complete(*arguments))
+
+    def nothing_more(*arguments: Any) -> list[Lease]:
+        if worker.holds:
+            raise RolecastError("the coordinator does not answer")
+        return lease(*arguments)
+
+    worker.coordinator.complete = away  # type: ignore[method-assign]
+    worker.coordinator.lease = nothing_more  # type: ignore[method-assign]
+    with caplog.at_level(logging.INFO, logger=module.log.name):
+        assert worker.work() == 2
+    assert tries[0] > 20
+    assert [record.message for record in caplog.records if record.name == module.log.name] == [
+        "no more groups: the coordinator does not answer", "1 groups that are played are kept: the coordinator does not answer",
+        "no more groups: the coordinator does not answer",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_group_that_was_taken_already_is_logged(caplog: pytest.LogCaptureFixture, taken: bool) -> None:
     _, coordinator, worker = staged(group("a"))
