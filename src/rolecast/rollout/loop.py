@@ -150,6 +150,8 @@ class Loop:
         except Exception as error:
             self.service.failure = error
             raise
+        finally:
+            self._worker = None  # and with it a model, before there is another
 
     def _coordinator(self, url: str) -> Coordinator:
         if url not in self._known:
