@@ -187,9 +187,9 @@ GLOBAL = closed(
                 "configMap": NAME,
                 "retriever": text(f"^(none|{URL}{PATHS})?$"),
                 "judge": text(f"^(none|{URL}{PATHS})?$"),
-                "coordinator": text(f"^(none|{URL}{PATHS})?$"),
+                "coordinators": text(f"^({BUCKET}{PATHS})?$"),
             },
-            ("configMap", "retriever", "judge", "coordinator"),
+            ("configMap", "retriever", "judge", "coordinators"),
         ),
         "networkPolicy": closed(
             {
@@ -261,6 +261,7 @@ PARTS: dict[str, Schema] = {
         | RUNTIME_CLASS
         | {
             "release": closed({"existingSecret": NAME}, ("existingSecret",)),
+            "terminationGraceSeconds": count(30),
             "queue": OPTIONAL_NAME,
             "scaling": closed(
                 {

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from rolecast.coordinator.tokens import RELEASE_KEY
+from rolecast.service.settings import ServiceSettings
 from tests.charts.rendering import Object, Pod, of_kind, pods, title
 
 Faults = Iterator[str]
@@ -31,7 +32,7 @@ def service_links_are_off(objects: list[Object]) -> Faults:
 
 
 def selectors_never_change(objects: list[Object]) -> Faults:
-    """K37: name, instance and component, all three, and nothing that varies between versions."""
+    """K37: name, instance and component, all three, and nothing that varies between versions. A coordinator's instance is its job."""
     for item in objects:
         if item["kind"] in ("Deployment", "StatefulSet", "DaemonSet", "PodDisruptionBudget", "ServiceMonitor"):
             found = item["spec"]["selector"].get("matchLabels", {})
@@ -39,7 +40,9 @@ def selectors_never_change(objects: list[Object]) -> Faults:
             found = item["spec"]["selector"]
         else:
             continue
-        if set(found) != SELECTOR:
+        if set(found) != SELECTOR - (
+            {"app.kubernetes.io/instance"} if found.get("app.kubernetes.io/component") == "coordinator" else set()
+        ):
             yield f"{title(item)}: selects by {sorted(found)}"
 
 
@@ -207,6 +210,20 @@ def probes_are_apart(objects: list[Object]) -> Faults:
                     yield f"{pod.owner}: preStop sleeps {drain} s of its grace"
 
 
+def workers_drain_within_the_grace(objects: list[Object]) -> Faults:
+    """What a worker ends or gives back after SIGTERM, it does before SIGKILL, with some seconds to spare for ending itself."""
+    for item in of_kind(objects, "Deployment"):
+        for pod in pods([item]):
+            for container in pod.containers:
+                if container.get("args", [])[:1] != ["rollout"]:
+                    continue
+                given = {variable["name"]: variable.get("value") for variable in container["env"]}
+                drain = float(given.get("ROLECAST_DRAIN_SECONDS") or ServiceSettings.model_fields["drain_seconds"].default)
+                hook = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+                if not 10 <= drain <= pod.spec.get("terminationGracePeriodSeconds", 30) - hook - 5:
+                    yield f"{pod.owner}: drains for {drain:g} s after {hook} s of a hook, in a grace of {pod.spec.get('terminationGracePeriodSeconds')} s"
+
+
 def folders_are_writable(objects: list[Object]) -> Faults:
     """What the images write to while their root is read-only."""
     for item in of_kind(objects, "Deployment"):
@@ -239,6 +256,7 @@ RULES: list[Callable[[list[Object]], Faults]] = [
     names_are_told_once,
     configuration_is_summed,
     probes_are_apart,
+    workers_drain_within_the_grace,
     folders_are_writable,
     workers_have_the_release_key,
 ]

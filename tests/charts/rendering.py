@@ -26,7 +26,7 @@ INSTALLS = {
     "dev-openshift": (CHART / "values-dev.yaml", EXAMPLES / "values-openshift.yaml"),
     "prod-identity": (CHART / "values-prod.yaml", EXAMPLES / "values-identity.yaml"),
     "prod-gpu-cluster": (CHART / "values-prod.yaml", EXAMPLES / "values-gpu-cluster.yaml"),
-    "prod-second-run": (CHART / "values-prod.yaml", EXAMPLES / "values-second-run.yaml"),
+    "prod-second-pool": (CHART / "values-prod.yaml", EXAMPLES / "values-second-pool.yaml"),
 }
 
 Object = dict[str, Any]

@@ -83,6 +83,9 @@ WRONG: list[tuple[Rule, Change]] = [
     (policies.configuration_is_summed, without(*TEMPLATE, "metadata", "annotations")),
     (policies.probes_are_apart, without(*CONTAINER, "startupProbe")),
     (policies.probes_are_apart, without(*CONTAINER, "lifecycle")),
+    (policies.workers_drain_within_the_grace, having(60, *POD, "terminationGracePeriodSeconds")),
+    (policies.workers_drain_within_the_grace, without(*POD, "terminationGracePeriodSeconds")),
+    (policies.workers_drain_within_the_grace, having([{"name": "ROLECAST_DRAIN_SECONDS", "value": "119"}], *CONTAINER, "env")),
     (policies.folders_are_writable, having([], *CONTAINER, "volumeMounts")),
     (policies.workers_have_the_release_key, having([], *CONTAINER, "env")),
     (policies.workers_have_the_release_key, having([{"name": "ROLECAST_RELEASE_KEY", "value": "x"}], *CONTAINER, "env")),
@@ -319,7 +322,7 @@ def test_launcher_alone_has_a_token(helm4: Helm) -> None:
     assert [a["metadata"]["name"] for a in accounts if a["automountServiceAccountToken"]] == ["rolecast-launcher"]
 
 
-@pytest.mark.parametrize("change", ["global.s3.region=eu-west-1", "global.endpoints.coordinator=http://other:8300"])
+@pytest.mark.parametrize("change", ["global.s3.region=eu-west-1", "global.endpoints.coordinators=s3://other/place"])
 def test_checksum_follows_the_endpoints(helm4: Helm, change: str) -> None:
     def sums(*sets: str) -> dict[str, str]:
         found = pods(of_kind(helm4.rendered("ci", *sets), "Deployment"))

@@ -17,6 +17,7 @@ import typer.main
 import yaml
 
 from rolecast.cli.main import app
+from rolecast.launching.render import render_job
 from tests.charts.rendering import CHART, INSTALLS, NAMESPACE, RELEASE, ROOT, Helm, Object, of_kind, pods, title
 
 KUBERNETES = "1.36"
@@ -87,7 +88,7 @@ def test_endpoints_name_services_that_are_there(helm4: Helm) -> None:
     assert data == {
         "ROLECAST_RETRIEVER_URL": f"http://{RELEASE}-retriever.{NAMESPACE}.svc:8080",
         "ROLECAST_JUDGE_URL": f"http://{RELEASE}-judge.{NAMESPACE}.svc:8080",
-        "ROLECAST_COORDINATOR_URL": f"http://rolecast-coordinator.{NAMESPACE}.svc:8300",
+        "ROLECAST_COORDINATORS": "s3://rolecast/dev/coordinators",
         "ROLECAST_STORE": "s3://rolecast/dev",
         "ROLECAST_S3_ENDPOINT": "http://minio.minio.svc:9000",
         "ROLECAST_S3_REGION": "us-east-1",
@@ -157,7 +158,32 @@ def test_agent_is_kserves_in_production(helm4: Helm) -> None:
 def test_learner_has_no_pods(helm4: Helm) -> None:
     learner = [item for item in helm4.rendered("ci") if item["metadata"]["labels"].get("app.kubernetes.io/component") == "learner"]
     assert pods(learner) == []
-    assert {"ServiceAccount", "Role", "RoleBinding", "NetworkPolicy"} == {item["kind"] for item in learner}
+    assert {"ServiceAccount", "Role", "RoleBinding", "NetworkPolicy", "ServiceMonitor"} == {item["kind"] for item in learner}
+
+
+def test_the_coordinators_of_all_runs_are_scraped(helm4: Helm) -> None:
+    """By labels that their Services have, whatever they are called."""
+    (monitor,) = [item for item in of_kind(helm4.rendered("ci"), "ServiceMonitor") if item["metadata"]["name"].endswith("-coordinators")]
+    for kind in ("pytorchjob", "trainjob"):
+        (service,) = [
+            item
+            for item in render_job(kind, {"run": "s3://rolecast/ci/runs/x", "stage": "rl", "image": "x", "namespace": NAMESPACE}, "spec")
+            if item["kind"] == "Service"
+        ]
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+        assert set(monitor["spec"]["targetLabels"]) <= set(service["metadata"]["labels"])
+        assert monitor["spec"]["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
+    others = of_kind(helm4.rendered("ci"), "Service")
+    assert not [item for item in others if monitor["spec"]["selector"]["matchLabels"].items() <= item["metadata"]["labels"].items()]
+
+
+@pytest.mark.parametrize("grace", [30, 60, 600])
+def test_a_worker_s_drain_follows_from_its_grace(helm4: Helm, grace: int) -> None:
+    objects = helm4.rendered("dev", f"rollout.terminationGraceSeconds={grace}")
+    (pod,) = [pod for pod in pods(of_kind(objects, "Deployment")) if pod.owner.endswith("-rollout")]
+    given = {variable["name"]: variable.get("value") for variable in pod.containers[0]["env"]}
+    assert pod.spec["terminationGracePeriodSeconds"] == grace
+    assert given["ROLECAST_DRAIN_SECONDS"] == str(grace - 15)
 
 
 def test_launcher_may_what_launching_takes(helm4: Helm) -> None:

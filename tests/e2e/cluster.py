@@ -78,6 +78,7 @@ class Cluster:
             **os.environ, **self.weed.environ, "OMP_NUM_THREADS": "1", "ROLECAST_COORDINATOR_PORT": str(self.coordinator_port),
             "ROLECAST_RELEASE_KEY": RELEASE_KEY,
             "ROLECAST_COORDINATOR_URL": f"http://127.0.0.1:{self.coordinator_port}",
+            "ROLECAST_COORDINATORS": f"{self.run.rsplit('/', 1)[0]}/coordinators",
             "ROLECAST_RETRIEVER_URL": f"http://127.0.0.1:{self.retriever_port}", "ROLECAST_JUDGE_URL": f"http://127.0.0.1:{self.judge_port}",
         }  # fmt: skip
 
@@ -97,10 +98,11 @@ class Cluster:
         return self._service("judge", self.judge_port)
 
     def rollout(self) -> Process:
-        return self._service("rollout", self.rollout_port, "--capacity", "4")
+        """It is told of no coordinator: it finds the learner's where that is announced."""
+        return self._service("rollout", self.rollout_port, "--capacity", "4", ROLECAST_COORDINATOR_URL="")
 
-    def _service(self, part: str, port: int, *flags: str) -> Process:
-        process = self.start(part, [str(BIN / "rolecast"), part, "serve", "--host", "127.0.0.1", "--port", str(port), *flags])
+    def _service(self, part: str, port: int, *flags: str, **extra: str) -> Process:
+        process = self.start(part, [str(BIN / "rolecast"), part, "serve", "--host", "127.0.0.1", "--port", str(port), *flags], **extra)
         self.until(lambda: _answers(f"http://127.0.0.1:{port}/readyz"), process, 60)
         return process
 

@@ -11,6 +11,7 @@ from rolecast.launching import overrides, s3_access
 from rolecast.launching.spec import TrainingJobSpec
 from rolecast.processes import TERMINATION_LOG
 from rolecast.service.tokens import TOKEN
+from rolecast.store.announcements import ADDRESS, COORDINATORS
 
 Manifest = dict[str, Any]
 
@@ -18,6 +19,7 @@ SPEC_HASH = "rolecast.dev/spec-hash"
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
 USER = 10001
+COORDINATOR_LABEL = "rolecast.dev/coordinator"
 END_SECONDS = 10  # of a pod's grace, for ranks that have not saved in time to be killed and to be told of
 # What the container says of its end; the last lines of its log where it could not say anything.
 TERMINATION: Manifest = {"terminationMessagePath": TERMINATION_LOG, "terminationMessagePolicy": "FallbackToLogsOnError"}
@@ -75,7 +77,8 @@ def job_metadata(spec: TrainingJobSpec) -> Manifest:
 
 
 def pod_labels(spec: TrainingJobSpec) -> dict[str, str]:
-    return {**spec.overrides.labels, **job_labels(spec), **NO_SIDECAR}
+    """Policies let rollout workers through to pods that may run a coordinator."""
+    return {**spec.overrides.labels, **job_labels(spec), **NO_SIDECAR, **({COORDINATOR_LABEL: "true"} if spec.samples else {})}
 
 
 def pod_annotations(spec: TrainingJobSpec) -> dict[str, str]:
@@ -108,11 +111,11 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
     if spec.zero_stage is not None:
         env.append({"name": "ROLECAST_ZERO_STAGE", "value": str(spec.zero_stage)})
     if spec.samples:
-        env.append({"name": "ROLECAST_COORDINATOR_URL", "value": f"http://{spec.coordinator.service}:{spec.coordinator.port}"})
+        env.append({"name": ADDRESS, "value": spec.coordinator_url})
         env.append({"name": "ROLECAST_COORDINATOR_PORT", "value": str(spec.coordinator.port)})
     for key in REQUIRED_ENDPOINTS:
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key}}})
-    for key in OPTIONAL_ENDPOINTS:
+    for key in (*OPTIONAL_ENDPOINTS, *([COORDINATORS] if spec.samples else [])):
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key, "optional": True}}})
     env += s3_access.env(spec)
     if spec.samples and spec.release_secret:
@@ -174,7 +177,7 @@ def coordinator_service(spec: TrainingJobSpec, selector: dict[str, str]) -> Mani
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            "name": spec.coordinator.service,
+            "name": spec.coordinator_service,
             "namespace": spec.namespace,
             "labels": {**job_labels(spec), "app.kubernetes.io/component": "coordinator"},
         },

@@ -22,8 +22,10 @@ StageName = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9_]*[a-z0-9]
 Image = Annotated[str, StringConstraints(pattern=r"^\S+$", min_length=1)]
 Seconds = Annotated[int, Field(ge=1)]
 
-# Pods, headless Services and child Jobs get the job's name with a suffix, and all of them are DNS labels of 63 characters.
+# Pods, headless Services, the coordinator's Service and child Jobs get the job's name with a suffix, and all of them are DNS labels of
+# 63 characters.
 MAX_NAME = 44
+COORDINATOR = "-coordinator"  # the suffix of its Service
 BY_PIPELINE = frozenset({"run", "stage", "kind"})  # keys of a training job that a pipeline's steps set
 
 
@@ -52,9 +54,10 @@ class Backoff(Closed):
 
 
 class CoordinatorService(Closed):
-    """Where rollout workers find the coordinator that rank 0 of a job runs whose stage has episodes played."""
+    """Of the coordinator that rank 0 of a job runs whose stage has episodes played. Its Service is named after the job, so that no two
+    jobs share one; rollout workers find it where it is announced.
+    """
 
-    service: Name = "rolecast-coordinator"
     port: int = Field(8300, ge=1024, le=65535)
 
 
@@ -142,6 +145,16 @@ class TrainingJobSpec(Closed):
         suffix = "-" + hashlib.sha256(self.run.encode()).hexdigest()[:8]
         head = f"rolecast-{self.stage.replace('_', '-')}-"
         return head + self.run_label.lower().replace(".", "-").replace("_", "-")[: MAX_NAME - len(head) - len(suffix)].strip("-") + suffix
+
+    @property
+    def coordinator_service(self) -> str:
+        """Of this job alone: a Service that two jobs shared would lead one's workers to the other."""
+        return self.job_name + COORDINATOR
+
+    @property
+    def coordinator_url(self) -> str:
+        """Also from another namespace."""
+        return f"http://{self.coordinator_service}.{self.namespace}.svc:{self.coordinator.port}"
 
     @property
     def samples(self) -> bool:

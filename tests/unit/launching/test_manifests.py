@@ -241,13 +241,50 @@ def test_a_containers_end_is_told_by_its_termination_message() -> None:
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
 def test_only_an_rl_job_has_a_coordinator_service(name: str) -> None:
     (service,) = [manifest for manifest in render(name) if manifest["kind"] == "Service"]
-    assert service["metadata"]["name"] == "decor-7b-coordinator"
+    assert service["metadata"]["name"] == f"{job(name)['metadata']['name']}-coordinator"
     assert job(name)["metadata"]["name"] in service["spec"]["selector"].values()
     assert not [manifest for manifest in render(name, stage="sft") if manifest["kind"] == "Service"]
     for kind, services in (("sft", 0), ("rl", 1)):  # whatever the stage is called
         rendered = render(name, stage="second_round", kind=kind)
         assert len([manifest for manifest in rendered if manifest["kind"] == "Service"]) == services
         assert ("ROLECAST_COORDINATOR_PORT" in to_yaml(rendered)) == bool(services)
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_applying_a_second_run_s_job_leaves_the_first_one_s_service_as_it_is(name: str) -> None:
+    """`kubectl apply` replaces what has the same kind and name: of two runs, or two stages of one, nothing has."""
+    runs = [{}, {"run": "s3://rolecast/other/decor-7b"}, {"stage": "plans", "kind": "rollout"}]
+    applied: dict[tuple[str, str], dict[str, Any]] = {}
+    for changes in runs:
+        for manifest in render(name, **changes):
+            if manifest["kind"] != "TrainingRuntime":  # jobs share it
+                assert applied.setdefault((manifest["kind"], manifest["metadata"]["name"]), manifest) is manifest
+    services = [manifest for (kind, _), manifest in applied.items() if kind == "Service"]
+    jobs = {manifest["metadata"]["name"] for (kind, _), manifest in applied.items() if kind != "Service"}
+    assert [len(jobs & set(service["spec"]["selector"].values())) for service in services] == [1, 1, 1]
+    assert len({str(service["spec"]["selector"]) for service in services}) == 3
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_a_job_announces_the_address_of_its_own_service_where_the_chart_says(name: str) -> None:
+    rendered = render(name, namespace="team")
+    (service,) = [manifest for manifest in rendered if manifest["kind"] == "Service"]
+    variables = {v["name"]: v for place in mappings(rendered) for v in place.get("env", [])}
+    assert variables["ROLECAST_COORDINATOR_URL"]["value"] == f"http://{service['metadata']['name']}.team.svc:8300"
+    where = {"name": "rolecast-endpoints", "key": "ROLECAST_COORDINATORS", "optional": True}
+    assert variables["ROLECAST_COORDINATORS"]["valueFrom"] == {"configMapKeyRef": where}
+    assert "ROLECAST_COORDINATOR" not in to_yaml(render(name, stage="sft"))
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_pods_that_may_run_a_coordinator_are_labelled_and_so_is_its_service(name: str) -> None:
+    def labelled(**changes: Any) -> int:
+        return sum(place.get("labels", {}).get("rolecast.dev/coordinator") == "true" for place in mappings(render(name, **changes)))
+
+    assert labelled() > 0
+    assert labelled(stage="sft") == 0
+    (service,) = [manifest for manifest in render(name) if manifest["kind"] == "Service"]
+    assert service["metadata"]["labels"]["app.kubernetes.io/component"] == "coordinator"
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
