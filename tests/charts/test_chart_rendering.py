@@ -294,6 +294,10 @@ def test_notes_name_the_next_step(helm4: Helm) -> None:
     assert "rolecast-release" not in notes("rollout.enabled=false")
     assert f"service/{RELEASE}-agent" in notes("agent.enabled=true", "agent.run=s3://rolecast/dev/runs/demo")
     assert "policies are off" in notes("global.networkPolicy.enabled=false")
+    by_token = notes("global.s3.credentials=token", "global.s3.token.stsEndpoint=https://sts.test", "global.s3.caConfigMap=private-ca")
+    assert 's3_secret: null and s3_identity: {audience: sts.amazonaws.com, sts_endpoint: "https://sts.test"}' in by_token
+    assert "s3_ca: private-ca" in by_token
+    assert "s3_secret" not in notes()
 
 
 def test_schemas_are_written_and_closed() -> None:
