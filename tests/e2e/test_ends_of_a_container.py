@@ -151,7 +151,7 @@ def test_bad_input_that_only_the_ranks_see(tmp_path: Path, weed: S3Server, place
 
 @pytest.mark.slow
 def test_a_named_stop(tmp_path: Path, weed: S3Server, place: str) -> None:
-    made(place, lr=1e38)
+    made(place, lr=100, optimizer={"name": "sgd", "max_grad_norm": 1e12})
     code, said = Container(tmp_path / "first", weed, place).ended()
     assert (code, said[:10], "not finite" in said) == (3, "rolecast: ", True), said
     assert not again(code)

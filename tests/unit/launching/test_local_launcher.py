@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rolecast.errors import InputError, Interrupted, RolecastError
+from rolecast.errors import InputError, Interrupted, NamedStop, RolecastError
 from rolecast.launching.failure import DeadlineExceeded, JobFailed
 from rolecast.launching.local import LocalLauncher, command
 from rolecast.launching.spec import TrainingJobSpec, read_spec
@@ -49,7 +49,7 @@ def test_a_failure_shows_exit_code_and_last_lines() -> None:
     assert "    line 9\n" not in caught.value.report
 
 
-@pytest.mark.parametrize(("code", "kind"), [(2, InputError), (130, Interrupted), (143, Interrupted)])
+@pytest.mark.parametrize(("code", "kind"), [(2, InputError), (3, NamedStop), (130, Interrupted), (143, Interrupted)])
 def test_the_line_that_the_ranks_end_with_is_the_launchers_and_is_not_said_twice(code: int, kind: type[RolecastError]) -> None:
     said: list[str] = []
     with pytest.raises(kind) as caught:

@@ -53,6 +53,13 @@ def test_rendered_manifests_equal_the_golden_files(name: str) -> None:
     check_golden(name, to_yaml(render(name)))
 
 
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
+def test_a_node_of_several_gpus_equals_the_golden_file(kind: str) -> None:
+    manifests = render_job(kind, read_mapping(GOLDEN / "specs" / "learner-one-node.yaml", (), "spec"), "spec")
+    assert [fault for manifest in manifests for fault in unknown_fields(manifest)] == []
+    check_golden(f"{kind}-one-node", to_yaml(manifests))
+
+
 @pytest.mark.parametrize("name", GOLDENS)
 def test_the_sdk_models_know_every_field(name: str) -> None:
     assert [fault for manifest in render(name) for fault in unknown_fields(manifest)] == []

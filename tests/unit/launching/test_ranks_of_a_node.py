@@ -198,10 +198,17 @@ def test_a_termination_message_is_one_line_within_what_kubernetes_keeps(tmp_path
     say_termination("nowhere")
     assert not (tmp_path / "log").exists()  # this is no container
     (tmp_path / "log").touch()
-    say_termination("a\nb " + "é" * 5000)
+    say_termination("a\nbc " + "é" * 5000)
     written = (tmp_path / "log").read_bytes()
-    assert len(written) in (TERMINATION_BYTES, TERMINATION_BYTES - 1)
-    assert written.decode().startswith("rolecast: a b é")
+    assert len(written) == TERMINATION_BYTES - 1  # half a character would be more
+    assert written.decode().startswith("rolecast: a bc é")
+
+
+def test_a_signal_before_the_ranks_start_keeps_them_from_it() -> None:
+    early = "import os\nranks.die_with_parent = lambda: os.kill(os.getpid(), 15)\nranks.subprocess.Popen = None\nranks.main()"
+    told = STARTER.replace("ranks.main()", early).format(learner=LEARNER)
+    done = subprocess.run([sys.executable, "-c", told, "sft", "/runs/a"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (143, "rolecast: told to end: sft had nothing to save since its last checkpoint\n")
 
 
 def test_no_rank_that_was_started_is_a_job_that_was_told_before(tmp_path: Path) -> None:

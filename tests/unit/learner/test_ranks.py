@@ -39,9 +39,11 @@ WAITING = """
 import sys, time
 from rolecast.errors import PeersError
 from rolecast.learner.ranks import join
+from rolecast.signals import signals_raise
 print("here", flush=True)
 try:
-    join()
+    with signals_raise():
+        join()
 except PeersError as error:
     print(error, flush=True)
     sys.exit(error.exit_code)
