@@ -192,6 +192,18 @@ def test_a_fixed_address_is_the_only_one_and_needs_no_store(monkeypatch: pytest.
     assert [opening.url for opening in loop.search.read()] == ["http://127.0.0.1:9"]
 
 
+def test_a_worker_that_leaves_goes_to_whom_it_left_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although that may have more workers than the one that it leaves, which has no use for it."""
+    loop = loop_of(str(tmp_path), monkeypatch)
+    one, two = (Opening(f"s3://b/runs/{name}", "rl", 1, f"http://{name}:8300", 1.0) for name in ("one", "two"))
+    loop.search.read = lambda: [one, two]
+    monkeypatch.setattr(HttpCoordinator, "load", lambda client: Load(workers=5 * ("two" in str(client._http._client.base_url)), waiting=1))
+    assert loop._find() == one
+    loop._next = two
+    assert loop._find() == two
+    assert loop._find() == one
+
+
 def test_a_worker_that_comes_back_is_the_same_one_to_a_coordinator_as_long_as_that_is_announced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
