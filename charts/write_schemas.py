@@ -1,6 +1,7 @@
 """Writes values.schema.json of every chart: `python charts/write_schemas.py`.
 
-JSON schema has no way to share definitions between charts that Helm follows, so they are shared here. Each part's chart
+The set of overrides is the model that jobs and InferenceServices read (`rolecast.launching.overrides`), so that one block of YAML fits
+all of them. JSON schema has no way to share definitions between charts that Helm follows, so they are shared here. Each part's chart
 checks its own values. The umbrella checks `global` and, less what is required, every part's values too, so that a wrong key is
 refused while its part is off.
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+
+from rolecast.launching.overrides import SECRET_VARIABLE, Overrides
 
 CHART = Path(__file__).parent / "rolecast"
 Schema = dict[str, Any]
@@ -50,7 +53,10 @@ PATHS = "(/[-A-Za-z0-9_.=]+)*"
 DEFINITIONS: Schema = {
     "quantity": {"oneOf": [text("^[0-9]+(\\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"), {"type": "integer", "minimum": 0}]},
     "size": text("^[1-9][0-9]*(M|G|T|Mi|Gi|Ti)$"),
-    "amounts": closed({name: ref("quantity") for name in ("cpu", "memory", "ephemeral-storage", "nvidia.com/gpu")}),
+    "amounts": closed(
+        {name: ref("quantity") for name in ("cpu", "memory", "ephemeral-storage", "nvidia.com/gpu")},
+        patternProperties={"^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9_.]*$": ref("quantity")},  # GPUs of others, slices of one
+    ),
     "resources": closed({"requests": ref("amounts"), "limits": ref("amounts")}),
     "image": closed({"digest": text("^(sha256:[0-9a-f]{64})?$")}),
     "device": {"enum": ["", "cpu", "cuda"]},
@@ -69,7 +75,7 @@ DEFINITIONS: Schema = {
     # Names that carry secrets are refused here: they come from an existing Secret.
     "env": {
         "type": "object",
-        "propertyNames": {"pattern": "^[A-Z_][A-Z0-9_]*$", "not": {"pattern": "(SECRET|PASSWORD|CREDENTIAL|TOKEN$|KEY$|KEY_ID$)"}},
+        "propertyNames": {"pattern": "^[A-Z_][A-Z0-9_]*$", "not": {"pattern": SECRET_VARIABLE}},
         "additionalProperties": {"type": "string"},
     },
     "selector": closed({"matchLabels": labels({"type": "string"})}),
@@ -86,7 +92,34 @@ DEFINITIONS: Schema = {
     "ports": {"type": "array", "items": count(1, 65535), "uniqueItems": True},
     "flow": closed({"to": ref("peers"), "ports": ref("ports")}),
     "autoscaling": closed({"enabled": BOOL, "minReplicas": count(1), "maxReplicas": count(1), "cpu": count(1, 100)}),
+    "serviceAccount": closed({"annotations": labels({"type": "string"})}, ("annotations",)),
 }
+
+
+def overrides() -> Schema:
+    """Definitions of the model's parts; its own is `Overrides`."""
+    schema = Overrides.model_json_schema(by_alias=True, ref_template="#/definitions/{model}")
+    parts: Schema = schema.pop("$defs")
+    return {name: without_prose(part) for name, part in (parts | {"Overrides": schema}).items()}
+
+
+def without_prose(schema: Any, named: bool = False) -> Any:
+    """Helm reads neither titles nor docstrings, and a default of the model's is none of the chart's. A mapping whose keys have a pattern
+    takes no others. `named`: these keys are properties."""
+    if isinstance(schema, list):
+        return [without_prose(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if not named and "patternProperties" in schema:
+        schema = {"additionalProperties": False} | schema
+    return {
+        key: without_prose(value, key in ("properties", "patternProperties"))
+        for key, value in schema.items()
+        if named or key not in ("default", "title", "description")
+    }
+
+
+DEFINITIONS |= overrides()
 
 MONITORING = closed(
     {
@@ -114,9 +147,27 @@ GLOBAL = closed(
         ),
         "device": {"enum": ["cpu", "cuda"]},
         "s3": closed(
-            {"endpoint": text(f"^{URL}$"), "region": text("^[a-z0-9-]+$"), "store": text(f"^{BUCKET}{PATHS}$"), "existingSecret": NAME},
-            ("endpoint", "region", "store", "existingSecret"),
+            {
+                "endpoint": text(f"^{URL}$"),
+                "region": text("^[a-z0-9-]+$"),
+                "store": text(f"^{BUCKET}{PATHS}$"),
+                "credentials": {"enum": ["secret", "cloud", "token"]},
+                "existingSecret": OPTIONAL_NAME,
+                "token": closed(
+                    {"audience": text("^\\S+$"), "roleArn": text("^(arn:\\S+)?$"), "stsEndpoint": text(f"^({URL}{PATHS})?$")},
+                    ("audience", "roleArn", "stsEndpoint"),
+                ),
+                "caConfigMap": OPTIONAL_NAME,
+            },
+            ("endpoint", "region", "store", "credentials", "existingSecret", "token", "caConfigMap"),
+            **{
+                "if": {"properties": {"credentials": {"const": "secret"}}},
+                "then": {"properties": {"existingSecret": {"minLength": 1}}},
+            },
         ),
+        "serviceAccount": ref("serviceAccount"),
+        "overrides": ref("Overrides"),
+        "rotation": {"type": "string"},
         "auth": closed({"existingSecret": OPTIONAL_NAME}, ("existingSecret",)),
         "externals": closed(
             {
@@ -136,23 +187,25 @@ GLOBAL = closed(
                 "configMap": NAME,
                 "retriever": text(f"^(none|{URL}{PATHS})?$"),
                 "judge": text(f"^(none|{URL}{PATHS})?$"),
-                "coordinator": text(f"^(none|{URL}{PATHS})?$"),
+                "coordinators": text(f"^({BUCKET}{PATHS})?$"),
             },
-            ("configMap", "retriever", "judge", "coordinator"),
+            ("configMap", "retriever", "judge", "coordinators"),
         ),
         "networkPolicy": closed(
             {
                 "enabled": BOOL,
                 "dns": ref("flow"),
                 "s3": ref("flow"),
+                "sts": ref("flow"),
                 "apiServer": ref("flow"),
+                "pipelines": closed({"from": ref("peers")}, ("from",)),
                 "prometheus": closed({"from": ref("peers")}, ("from",)),
             },
-            ("enabled", "dns", "s3", "apiServer", "prometheus"),
+            ("enabled", "dns", "s3", "sts", "apiServer", "pipelines", "prometheus"),
         ),
         "monitoring": MONITORING,
     },
-    ("image", "device", "s3", "auth", "externals", "endpoints", "networkPolicy", "monitoring"),
+    ("image", "device", "s3", "serviceAccount", "overrides", "rotation", "auth", "externals", "endpoints", "networkPolicy", "monitoring"),
 )
 
 
@@ -166,6 +219,8 @@ def pod(*scratch: str) -> Schema:
         "nodeSelector": ref("nodeSelector"),
         "tolerations": ref("tolerations"),
         "env": ref("env"),
+        "overrides": ref("Overrides"),
+        "serviceAccount": ref("serviceAccount"),
         "scratch": closed({name: ref("size") for name in ("tmp", "work", *scratch)}, ("tmp", "work")),
         "startupSeconds": count(10),
         "terminationGraceSeconds": count(10),
@@ -202,8 +257,29 @@ PARTS: dict[str, Schema] = {
         },
     ),
     "rollout": closed(
-        pod("shm") | RUNTIME_CLASS | {"release": closed({"existingSecret": NAME}, ("existingSecret",))},
-        (*pod(), "release"),
+        pod("shm")
+        | RUNTIME_CLASS
+        | {
+            "release": closed({"existingSecret": NAME}, ("existingSecret",)),
+            "terminationGraceSeconds": count(30),
+            "queue": OPTIONAL_NAME,
+            "scaling": closed(
+                {
+                    "enabled": BOOL,
+                    "prometheus": text(f"^({URL}{PATHS})?$"),
+                    "groupsPerWorker": count(1),
+                    "minReplicas": count(0),
+                    "maxReplicas": count(1),
+                    "cooldownSeconds": count(0),
+                },
+                ("enabled", "prometheus", "groupsPerWorker", "minReplicas", "maxReplicas", "cooldownSeconds"),
+                **{
+                    "if": {"properties": {"enabled": {"const": True}}},
+                    "then": {"properties": {"prometheus": {"minLength": 1}}},
+                },
+            ),
+        },
+        (*pod(), "release", "queue", "scaling"),
     ),
     "learner": closed(
         {
@@ -212,8 +288,9 @@ PARTS: dict[str, Schema] = {
                 {"kubeflowPipelines": BOOL, "subjects": array(closed({"name": NAME, "namespace": NAME}, ("name", "namespace")))},
                 ("kubeflowPipelines", "subjects"),
             ),
+            "serviceAccount": ref("serviceAccount"),
         },
-        ("enabled", "launcher"),
+        ("enabled", "launcher", "serviceAccount"),
     ),
     "agent": closed(
         pod()
@@ -222,8 +299,9 @@ PARTS: dict[str, Schema] = {
             "run": text(f"^({BUCKET}{PATHS})?$"),
             "allowFrom": ref("peers"),
             "predictor": ref("flow"),
+            "autoscaling": ref("autoscaling"),
         },
-        (*pod(), "server", "run"),
+        (*pod(), "server", "run", "autoscaling"),
         **{"if": {"properties": {"server": {"const": "deployment"}}}, "then": {"properties": {"run": {"minLength": 1}}}},
     ),
     "common": closed({}),

@@ -92,7 +92,7 @@ prepare('/run/smoke', sys.argv[1], digest(read_json_config(sys.argv[1]).schedule
 trained() {
     prepared "$1" || return 1
     [ ! -e "$run/sft/model/manifest.json" ] || return 0
-    once learner "$1" --volume "$run:/run/smoke:z" --entrypoint torchrun -- --nproc-per-node 2 -m rolecast.learner.main sft /run/smoke
+    once learner "$1" --volume "$run:/run/smoke:z" --entrypoint python -- -m rolecast.launching.ranks sft /run/smoke --procs 2
 }
 
 # absent PART USER MODULE IMPORTS: the module is not in the image, and the imports work without it.

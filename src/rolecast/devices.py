@@ -10,7 +10,7 @@ from rolecast.threads import cores
 
 
 def device() -> torch.device:
-    """The GPU that torchrun numbered this process for, else the first one, else the CPU. CUDA_VISIBLE_DEVICES= hides GPUs."""
+    """The GPU that this rank is numbered for, else the first one, else the CPU. CUDA_VISIBLE_DEVICES= hides GPUs."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import io
 import logging
@@ -14,6 +15,10 @@ from rolecast.threads import prepare_threads
 
 ERROR = "rolecast: "  # begins the one line that a process ends with
 PARENT = "ROLECAST_DIE_WITH_PARENT"  # the parent's pid, for a child that is to end with it
+END = "ROLECAST_END_FILE"  # where a rank writes the line that it ends with, which whoever started it says for all of them
+TERMINATION = "ROLECAST_TERMINATION_LOG"
+TERMINATION_LOG = "/dev/termination-log"  # what Kubernetes shows of a container that has ended, in its status
+TERMINATION_BYTES = 4096  # it keeps no more
 
 
 def die_with_parent() -> None:
@@ -42,6 +47,15 @@ def prepare_output() -> None:
 
 def say_error(message: str) -> None:
     print(f"{ERROR}{' '.join(message.split())}", file=sys.stderr, flush=True)
+
+
+def say_termination(message: str) -> None:
+    """Where there is such a log: in a container."""
+    path = Path(os.environ.get(TERMINATION, TERMINATION_LOG))
+    with contextlib.suppress(OSError):
+        if path.exists():
+            line = f"{ERROR}{' '.join(message.split())}".encode(errors="replace")[:TERMINATION_BYTES]
+            path.write_text(line.decode(errors="ignore"), encoding="utf-8")  # no half a character
 
 
 def prepare_process() -> None:

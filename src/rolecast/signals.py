@@ -13,7 +13,6 @@ from types import FrameType
 from typing import NoReturn
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-CODES = tuple(128 + number for number in ENDING)  # what a process exits with that was told to end
 TWICE = 1.0  # seconds in which one SIGTERM may arrive on two ways
 Handler = Callable[[int, FrameType | None], None]
 

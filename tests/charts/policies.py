@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from rolecast.coordinator.tokens import RELEASE_KEY
+from rolecast.service.settings import ServiceSettings
 from tests.charts.rendering import Object, Pod, of_kind, pods, title
 
 Faults = Iterator[str]
@@ -31,7 +32,7 @@ def service_links_are_off(objects: list[Object]) -> Faults:
 
 
 def selectors_never_change(objects: list[Object]) -> Faults:
-    """K37: name, instance and component, all three, and nothing that varies between versions."""
+    """K37: name, instance and component, all three, and nothing that varies between versions. A coordinator's instance is its job."""
     for item in objects:
         if item["kind"] in ("Deployment", "StatefulSet", "DaemonSet", "PodDisruptionBudget", "ServiceMonitor"):
             found = item["spec"]["selector"].get("matchLabels", {})
@@ -39,7 +40,9 @@ def selectors_never_change(objects: list[Object]) -> Faults:
             found = item["spec"]["selector"]
         else:
             continue
-        if set(found) != SELECTOR:
+        if set(found) != SELECTOR - (
+            {"app.kubernetes.io/instance"} if found.get("app.kubernetes.io/component") == "coordinator" else set()
+        ):
             yield f"{title(item)}: selects by {sorted(found)}"
 
 
@@ -66,8 +69,9 @@ def _pod_faults(pod: Pod) -> Faults:
     security = pod.spec.get("securityContext", {})
     if security.get("runAsNonRoot") is not True:
         yield "runAsNonRoot is not true"
-    if not isinstance(security.get("runAsUser"), int) or security["runAsUser"] < 1000:
-        yield "runAsUser is no numeric user of ours"
+    user = security.get("runAsUser", 10001)  # where an override takes ours away, the cluster assigns one
+    if not isinstance(user, int) or user < 1000:
+        yield "runAsUser is no numeric user"
     if security.get("seccompProfile", {}).get("type") != "RuntimeDefault":
         yield "seccompProfile is not RuntimeDefault"
     yield from (f"{key} is set" for key in ("hostNetwork", "hostPID", "hostIPC") if pod.spec.get(key))
@@ -126,6 +130,7 @@ def traffic_is_denied(objects: list[Object]) -> Faults:
 def budgets_fit(objects: list[Object]) -> Faults:
     """K42."""
     scaled = {item["spec"]["scaleTargetRef"]["name"]: item["spec"]["minReplicas"] for item in of_kind(objects, "HorizontalPodAutoscaler")}
+    scaled |= {item["spec"]["scaleTargetRef"]["name"]: item["spec"]["minReplicaCount"] for item in of_kind(objects, "ScaledObject")}
     replicas = {}
     for item in of_kind(objects, "Deployment"):
         name = item["metadata"]["name"]
@@ -140,10 +145,45 @@ def budgets_fit(objects: list[Object]) -> Faults:
 def gpus_are_not_doubled(objects: list[Object]) -> Faults:
     """K43."""
     for item in of_kind(objects, "Deployment"):
-        gpu = any("nvidia.com/gpu" in c["resources"].get("limits", {}) for pod in pods([item]) for c in pod.containers)
+        gpu = any(name.endswith("/gpu") for pod in pods([item]) for c in pod.containers for name in c["resources"].get("limits", {}))
         strategy = item["spec"]["strategy"]
         if gpu and strategy["type"] != "Recreate" and strategy["rollingUpdate"]["maxSurge"] != 0:
             yield f"{title(item)}: a surge pod would wait for a GPU that the old one holds"
+
+
+def disk_is_counted(objects: list[Object]) -> Faults:
+    """What lies in scratch folders is the node's disk: a pod that does not ask for it is the first to be evicted, one whose limit is
+    below its folders is evicted while it does what it may."""
+    for pod in pods(objects):
+        folders = sum(
+            size(v["emptyDir"]["sizeLimit"]) for v in pod.spec.get("volumes", []) if v.get("emptyDir", {"medium": 1}).get("medium") is None
+        )
+        for container in pod.containers:
+            resources = container.get("resources", {})
+            if "ephemeral-storage" not in resources.get("requests", {}):
+                yield f"{pod.owner}: asks for no disk"
+            if size(resources.get("limits", {}).get("ephemeral-storage", "0M")) <= folders:
+                yield f"{pod.owner}: may use less disk than its folders hold"
+
+
+def size(quantity: str) -> int:
+    found = re.fullmatch(r"(\d+)(M|G|T|Mi|Gi|Ti)", quantity)
+    assert found, quantity
+    power = "MGT".index(found[2][0]) + 2
+    return int(found[1]) * (1024 if found[2].endswith("i") else 1000) ** power
+
+
+def names_are_told_once(objects: list[Object]) -> Faults:
+    """A variable, volume or folder that is there twice: the API server warns or refuses, and one of the two is not what was meant."""
+    for pod in pods(objects):
+        lists = {"volumes": [volume["name"] for volume in pod.spec.get("volumes", [])]}
+        for container in pod.containers:
+            lists |= {
+                f"{container['name']}: env": [variable["name"] for variable in container.get("env", [])],
+                f"{container['name']}: mounts": [mount["mountPath"] for mount in container.get("volumeMounts", [])],
+            }
+        for what, names in lists.items():
+            yield from (f"{pod.owner}: {what} has {name} twice" for name in sorted({name for name in names if names.count(name) > 1}))
 
 
 def configuration_is_summed(objects: list[Object]) -> Faults:
@@ -168,6 +208,20 @@ def probes_are_apart(objects: list[Object]) -> Faults:
                 drain = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
                 if not 0 < drain < pod.spec.get("terminationGracePeriodSeconds", 0):
                     yield f"{pod.owner}: preStop sleeps {drain} s of its grace"
+
+
+def workers_drain_within_the_grace(objects: list[Object]) -> Faults:
+    """What a worker ends or gives back after SIGTERM, it does before SIGKILL, with some seconds to spare for ending itself."""
+    for item in of_kind(objects, "Deployment"):
+        for pod in pods([item]):
+            for container in pod.containers:
+                if container.get("args", [])[:1] != ["rollout"]:
+                    continue
+                given = {variable["name"]: variable.get("value") for variable in container["env"]}
+                drain = float(given.get("ROLECAST_DRAIN_SECONDS") or ServiceSettings.model_fields["drain_seconds"].default)
+                hook = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
+                if not 10 <= drain <= pod.spec.get("terminationGracePeriodSeconds", 30) - hook - 5:
+                    yield f"{pod.owner}: drains for {drain:g} s after {hook} s of a hook, in a grace of {pod.spec.get('terminationGracePeriodSeconds')} s"
 
 
 def folders_are_writable(objects: list[Object]) -> Faults:
@@ -198,8 +252,11 @@ RULES: list[Callable[[list[Object]], Faults]] = [
     traffic_is_denied,
     budgets_fit,
     gpus_are_not_doubled,
+    disk_is_counted,
+    names_are_told_once,
     configuration_is_summed,
     probes_are_apart,
+    workers_drain_within_the_grace,
     folders_are_writable,
     workers_have_the_release_key,
 ]

@@ -23,7 +23,10 @@ INSTALLS = {
     "dev": (CHART / "values-dev.yaml",),
     "prod": (CHART / "values-prod.yaml",),
     "dev-minio": (CHART / "values-dev.yaml", EXAMPLES / "values-minio.yaml"),
-    "prod-second-run": (CHART / "values-prod.yaml", EXAMPLES / "values-second-run.yaml"),
+    "dev-openshift": (CHART / "values-dev.yaml", EXAMPLES / "values-openshift.yaml"),
+    "prod-identity": (CHART / "values-prod.yaml", EXAMPLES / "values-identity.yaml"),
+    "prod-gpu-cluster": (CHART / "values-prod.yaml", EXAMPLES / "values-gpu-cluster.yaml"),
+    "prod-second-pool": (CHART / "values-prod.yaml", EXAMPLES / "values-second-pool.yaml"),
 }
 
 Object = dict[str, Any]

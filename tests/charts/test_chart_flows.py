@@ -60,8 +60,8 @@ def objects(helm4: Helm) -> list[Object]:
 def labels(objects: list[Object]) -> dict[str, Labels]:
     """Of services as the chart labels them, of jobs and KServe's pods as the launcher does, and of a stranger."""
     ours = {pod.labels["app.kubernetes.io/component"]: pod.labels for pod in pods(objects)}
-    job = pod_labels(TrainingJobSpec(run="s3://rolecast/ci/runs/ci", stage="rl", image="x"))
-    return {**ours, "learner": job, "stranger": {"app": "other"}}
+    jobs = {stage: pod_labels(TrainingJobSpec(run="s3://rolecast/ci/runs/ci", stage=stage, image="x")) for stage in ("sft", "rl")}
+    return {**ours, "learner": jobs["rl"], "sft": jobs["sft"], "stranger": {"app": "other"}}
 
 
 ALLOWED = [
@@ -81,6 +81,7 @@ REFUSED = [
     ("stranger", "agent", 8080),
     ("rollout", "retriever", 22),
     ("rollout", "learner", 29500),
+    ("rollout", "sft", 8300),
     ("rollout", "agent", 8080),
     ("retriever", "learner", 8300),
     ("judge", "retriever", 8080),
@@ -112,6 +113,14 @@ def test_prometheus_scrapes_services(objects: list[Object], labels: dict[str, La
     for part in ("retriever", "judge", "rollout", "agent"):
         assert passes(objects, "Ingress", labels[part], "monitoring", 8080)
         assert not passes(objects, "Ingress", labels[part], "elsewhere", 8080)
+    assert passes(objects, "Ingress", labels["learner"], "monitoring", 8300)
+
+
+@pytest.mark.parametrize("run", ["s3://rolecast/ci/runs/ci", "s3://rolecast/elsewhere/other"])
+def test_workers_reach_the_coordinator_of_any_run(objects: list[Object], labels: dict[str, Labels], run: str) -> None:
+    for stage, kind in (("rl", "rl"), ("plans", "rollout")):
+        job = pod_labels(TrainingJobSpec(run=run, stage=stage, kind=kind, image="x"))
+        assert flows(objects, labels["rollout"], job, 8300)
 
 
 def test_s3_is_reached_by_those_who_store(helm4: Helm, labels: dict[str, Labels]) -> None:
@@ -168,7 +177,7 @@ def test_kserve_pods_have_flows_where_kserve_serves(helm4: Helm, labels: dict[st
 
 
 def test_second_release_uses_the_first_ones_services(helm4: Helm) -> None:
-    first, second = helm4.rendered("prod"), helm4.rendered("prod-second-run")
+    first, second = helm4.rendered("prod"), helm4.rendered("prod-second-pool")
     worker = {**pods(of_kind(second, "Deployment"))[0].labels, "app.kubernetes.io/instance": "second"}
     retriever = next(pod.labels for pod in pods(of_kind(first, "Deployment")) if pod.owner.endswith("-retriever"))
     assert flows([*first, *second], worker, retriever, 8080)

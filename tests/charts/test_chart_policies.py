@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
 from rolecast.launching import inferenceservice, pytorchjob
 from rolecast.launching.inferenceservice import ServingSpec
@@ -76,9 +77,15 @@ WRONG: list[tuple[Rule, Change]] = [
     (policies.tokens_are_off, having("rolecast-launcher", *POD, "serviceAccountName")),
     (policies.traffic_is_denied, without(*TEMPLATE, "metadata", "labels", "app.kubernetes.io/part-of")),
     (policies.gpus_are_not_doubled, having(ROLLING, "spec", "strategy")),
+    (policies.disk_is_counted, without(*CONTAINER, "resources", "requests", "ephemeral-storage")),
+    (policies.disk_is_counted, having("100Gi", *CONTAINER, "resources", "limits", "ephemeral-storage")),
+    (policies.names_are_told_once, having([{"name": "A", "value": "1"}, {"name": "A", "value": "2"}], *CONTAINER, "env")),
     (policies.configuration_is_summed, without(*TEMPLATE, "metadata", "annotations")),
     (policies.probes_are_apart, without(*CONTAINER, "startupProbe")),
     (policies.probes_are_apart, without(*CONTAINER, "lifecycle")),
+    (policies.workers_drain_within_the_grace, having(60, *POD, "terminationGracePeriodSeconds")),
+    (policies.workers_drain_within_the_grace, without(*POD, "terminationGracePeriodSeconds")),
+    (policies.workers_drain_within_the_grace, having([{"name": "ROLECAST_DRAIN_SECONDS", "value": "119"}], *CONTAINER, "env")),
     (policies.folders_are_writable, having([], *CONTAINER, "volumeMounts")),
     (policies.workers_have_the_release_key, having([], *CONTAINER, "env")),
     (policies.workers_have_the_release_key, having([{"name": "ROLECAST_RELEASE_KEY", "value": "x"}], *CONTAINER, "env")),
@@ -112,10 +119,59 @@ def test_secrets_go_to_those_who_need_them(helm4: Helm) -> None:
         }
         for pod in pods(of_kind(helm4.rendered("ci"), "Deployment"))
     }
-    s3 = {("rolecast-s3", key): key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
+    s3 = {("rolecast-s3", key): key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")}
     judge = {("judge-openai", "OPENAI_API_KEY"): "OPENAI_API_KEY"}
     release = {("rolecast-release", "key"): "ROLECAST_RELEASE_KEY"}
     assert given == {"retriever": s3, "rollout": s3 | release, "agent": s3, "judge": judge}
+
+
+def test_users_are_ours_where_no_override_takes_them_away(helm4: Helm) -> None:
+    users = {
+        install: {pod.spec["securityContext"].get("runAsUser") for pod in pods(helm4.rendered(install))}
+        for install in ("dev", "dev-openshift", "prod")
+    }
+    assert users == {"dev": {10001}, "dev-openshift": {None}, "prod": {10001}}
+
+
+def test_an_identity_takes_the_place_of_keys(helm4: Helm) -> None:
+    """In those that store, and nowhere else; the token is for the STS and of no use at the API server."""
+    objects = helm4.rendered("prod-identity")
+    assert not [v for pod in pods(objects) for c in pod.containers for v in c.get("env", []) if v["name"] == "AWS_SECRET_ACCESS_KEY"]
+    for pod in pods(of_kind(objects, "Deployment")):
+        [container] = pod.containers
+        env = {variable["name"]: variable.get("value") for variable in container["env"]}
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        stores = not pod.owner.endswith("-judge")
+        assert (env.get("AWS_WEB_IDENTITY_TOKEN_FILE") == f"{mounts.get('s3-token')}/token") == stores
+        assert (env.get("AWS_CA_BUNDLE") == f"{mounts.get('s3-ca')}/ca.crt") == stores
+        sources = [v["projected"]["sources"] for v in pod.spec["volumes"] if "projected" in v]
+        assert [[source["serviceAccountToken"]["audience"] for source in found] for found in sources] == [["sts.example.com"]] * stores
+
+
+def test_accounts_have_the_clouds_annotations(helm4: Helm) -> None:
+    role = "eks\\.amazonaws\\.com/role-arn"
+    sets = (
+        "global.s3.credentials=cloud",
+        "global.s3.existingSecret=",
+        f"global.serviceAccount.annotations.{role}=all",
+        f"agent.serviceAccount.annotations.{role}=own",
+    )
+    accounts = {
+        item["metadata"]["name"]: item["metadata"]["annotations"] for item in of_kind(helm4.rendered("ci", *sets), "ServiceAccount")
+    }
+    assert len(accounts) == 6
+    assert {name: found["eks.amazonaws.com/role-arn"] for name, found in accounts.items()} == {
+        name: "own" if name.endswith("-agent") else "all" for name in accounts
+    }
+
+
+def test_a_rotation_restarts_every_service(helm4: Helm) -> None:
+    def marks(*sets: str) -> set[str | None]:
+        return {
+            pod.metadata["annotations"].get("rolecast.dev/rotation") for pod in pods(of_kind(helm4.rendered("ci", *sets), "Deployment"))
+        }
+
+    assert (marks(), marks("global.rotation=november")) == ({None}, {"november"})
 
 
 def test_tokens_go_to_those_who_take_or_show_them(helm4: Helm) -> None:
@@ -220,12 +276,53 @@ def test_rules_hold_for_jobs_of_the_launcher(helm4: Helm) -> None:
     assert [fault for rule in rules for fault in rule(objects)] == []
 
 
+GOLDEN = ROOT / "tests" / "golden"
+JOBS = ("pytorchjob", "trainjob", "agent", "predictor")
+
+
+def golden(name: str) -> list[Object]:
+    """Objects with whole pods: an InferenceService's predictor as one, and of Trainer's the runtime, since a TrainJob's is a patch."""
+    found = [item for item in yaml.safe_load_all((GOLDEN / f"{name}.yaml").read_text()) if item["kind"] != "TrainJob"]
+    for item in found:
+        if item["kind"] == "InferenceService":
+            predictor = item["spec"].pop("predictor")
+            item["template"] = {"metadata": {"labels": predictor["labels"]}, "spec": predictor}
+    return found
+
+
+@pytest.mark.parametrize("name", [*JOBS, *(f"{name}_overridden" for name in JOBS)])
+def test_rules_hold_for_what_launchers_render_with_every_override_too(name: str) -> None:
+    """But for what an override says: a capability of RDMA, a root file system that may be written."""
+    objects = golden(name)
+    assert pods(objects)
+    faults = [
+        fault
+        for rule in (
+            policies.service_links_are_off,
+            policies.secrets_are_referred_to,
+            policies.pods_are_restricted,
+            policies.names_are_told_once,
+        )
+        for fault in rule(objects)
+    ]
+    meant = {
+        "pytorchjob_overridden": "capabilities are not all dropped",
+        "trainjob_overridden": "capabilities are not all dropped",
+        "predictor_overridden": "readOnlyRootFilesystem is not true",
+    }.get(name)
+    ours = [fault for fault in faults if not (meant and fault.endswith(meant))]
+    assert [
+        fault for fault in ours if not (name.startswith("trainjob") and "requests or the memory limit" in fault)
+    ] == []  # its job says them
+    assert bool(meant) == any(meant and fault.endswith(meant) for fault in faults)
+
+
 def test_launcher_alone_has_a_token(helm4: Helm) -> None:
     accounts = of_kind(helm4.rendered("ci"), "ServiceAccount")
     assert [a["metadata"]["name"] for a in accounts if a["automountServiceAccountToken"]] == ["rolecast-launcher"]
 
 
-@pytest.mark.parametrize("change", ["global.s3.region=eu-west-1", "global.endpoints.coordinator=http://other:8300"])
+@pytest.mark.parametrize("change", ["global.s3.region=eu-west-1", "global.endpoints.coordinators=s3://other/place"])
 def test_checksum_follows_the_endpoints(helm4: Helm, change: str) -> None:
     def sums(*sets: str) -> dict[str, str]:
         found = pods(of_kind(helm4.rendered("ci", *sets), "Deployment"))

@@ -17,10 +17,11 @@ import typer.main
 import yaml
 
 from rolecast.cli.main import app
+from rolecast.launching.render import render_job
 from tests.charts.rendering import CHART, INSTALLS, NAMESPACE, RELEASE, ROOT, Helm, Object, of_kind, pods, title
 
 KUBERNETES = "1.36"
-FOREIGN = {"monitoring.coreos.com/v1"}  # custom resources; everything else must be Kubernetes' own
+FOREIGN = {"monitoring.coreos.com/v1", "keda.sh/v1alpha1"}  # custom resources; everything else must be Kubernetes' own
 PARTS = ("retriever", "judge", "rollout", "agent")
 
 
@@ -34,6 +35,13 @@ def test_helm_3_and_4_render_the_same(helm3: Helm, helm4: Helm, install: str) ->
     three, four = ({title(item): item for item in helm.rendered(install)} for helm in (helm3, helm4))
     assert len(four) == len(helm4.rendered(install)), "two objects of one kind and name"
     assert three == four
+
+
+def test_rendered_twice_it_is_the_same_text(helm: Helm, install: str) -> None:
+    """Or every `helm diff`, and every GitOps controller, would see a change where nobody made one."""
+    first, second = (helm.template(*INSTALLS[install]).stdout for _ in range(2))
+    assert first
+    assert first == second
 
 
 def test_objects_fit_kubernetes(helm4: Helm, install: str) -> None:
@@ -80,7 +88,7 @@ def test_endpoints_name_services_that_are_there(helm4: Helm) -> None:
     assert data == {
         "ROLECAST_RETRIEVER_URL": f"http://{RELEASE}-retriever.{NAMESPACE}.svc:8080",
         "ROLECAST_JUDGE_URL": f"http://{RELEASE}-judge.{NAMESPACE}.svc:8080",
-        "ROLECAST_COORDINATOR_URL": f"http://rolecast-coordinator.{NAMESPACE}.svc:8300",
+        "ROLECAST_COORDINATORS": "s3://rolecast/dev/coordinators",
         "ROLECAST_STORE": "s3://rolecast/dev",
         "ROLECAST_S3_ENDPOINT": "http://minio.minio.svc:9000",
         "ROLECAST_S3_REGION": "us-east-1",
@@ -150,7 +158,32 @@ def test_agent_is_kserves_in_production(helm4: Helm) -> None:
 def test_learner_has_no_pods(helm4: Helm) -> None:
     learner = [item for item in helm4.rendered("ci") if item["metadata"]["labels"].get("app.kubernetes.io/component") == "learner"]
     assert pods(learner) == []
-    assert {"ServiceAccount", "Role", "RoleBinding", "NetworkPolicy"} == {item["kind"] for item in learner}
+    assert {"ServiceAccount", "Role", "RoleBinding", "NetworkPolicy", "ServiceMonitor"} == {item["kind"] for item in learner}
+
+
+def test_the_coordinators_of_all_runs_are_scraped(helm4: Helm) -> None:
+    """By labels that their Services have, whatever they are called."""
+    (monitor,) = [item for item in of_kind(helm4.rendered("ci"), "ServiceMonitor") if item["metadata"]["name"].endswith("-coordinators")]
+    for kind in ("pytorchjob", "trainjob"):
+        (service,) = [
+            item
+            for item in render_job(kind, {"run": "s3://rolecast/ci/runs/x", "stage": "rl", "image": "x", "namespace": NAMESPACE}, "spec")
+            if item["kind"] == "Service"
+        ]
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+        assert set(monitor["spec"]["targetLabels"]) <= set(service["metadata"]["labels"])
+        assert monitor["spec"]["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
+    others = of_kind(helm4.rendered("ci"), "Service")
+    assert not [item for item in others if monitor["spec"]["selector"]["matchLabels"].items() <= item["metadata"]["labels"].items()]
+
+
+@pytest.mark.parametrize("grace", [30, 60, 600])
+def test_a_worker_s_drain_follows_from_its_grace(helm4: Helm, grace: int) -> None:
+    objects = helm4.rendered("dev", f"rollout.terminationGraceSeconds={grace}")
+    (pod,) = [pod for pod in pods(of_kind(objects, "Deployment")) if pod.owner.endswith("-rollout")]
+    given = {variable["name"]: variable.get("value") for variable in pod.containers[0]["env"]}
+    assert pod.spec["terminationGracePeriodSeconds"] == grace
+    assert given["ROLECAST_DRAIN_SECONDS"] == str(grace - 15)
 
 
 def test_launcher_may_what_launching_takes(helm4: Helm) -> None:
@@ -191,11 +224,54 @@ def test_upgrade_keeps_selectors(helm4: Helm, tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
     def selectors(objects: list[Object]) -> dict[str, Any]:
-        return {title(item): item["spec"]["selector"] for item in objects if item["kind"] in ("Deployment", "Service")}
+        return {title(item): fixed(item) for item in objects if fixed(item)}
 
     newer = [document for document in yaml.safe_load_all(result.stdout) if document]
     assert any(item["metadata"]["labels"]["app.kubernetes.io/version"] == "9.9.9" for item in newer)
     assert selectors(newer) == selectors(helm4.rendered("ci"))
+
+
+def fixed(item: Object) -> dict[str, Any]:
+    """What Kubernetes lets nobody change in an object that is there."""
+    spec = item.get("spec", {})
+    return {
+        "Deployment": lambda: {"selector": spec["selector"]},
+        "Service": lambda: {"clusterIP": spec.get("clusterIP"), "selector": spec["selector"]},
+        "RoleBinding": lambda: {"roleRef": item["roleRef"]},
+        "PodDisruptionBudget": lambda: {"selector": spec["selector"]},
+        "ScaledObject": lambda: {"target": spec["scaleTargetRef"]},
+    }.get(item["kind"], dict)()
+
+
+# From one installation to another of the same values with more said, or with the switches turned over.
+UPGRADES = [
+    ("dev", "dev-openshift"),
+    ("prod", "prod-identity"),
+    ("prod", "prod-gpu-cluster"),
+    ("dev", "ci"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), [*UPGRADES, *((after, before) for before, after in UPGRADES)])
+def test_overrides_and_switches_change_nothing_that_is_fixed(helm4: Helm, before: str, after: str) -> None:
+    old, new = ({title(item): item for item in helm4.rendered(install)} for install in (before, after))
+    both = old.keys() & new.keys()
+    assert any(title.startswith("Deployment") for title in both)
+    for name in both:
+        assert fixed(old[name]) == fixed(new[name])
+
+
+def test_upgrade_from_the_first_release_keeps_selectors(helm4: Helm) -> None:
+    """As they were installed: a change of the templates must not change them for those who have them."""
+    for item in of_kind(helm4.rendered("dev"), "Deployment"):
+        part = item["metadata"]["name"].removeprefix(f"{RELEASE}-")
+        assert item["spec"]["selector"] == {
+            "matchLabels": {
+                "app.kubernetes.io/name": "rolecast",
+                "app.kubernetes.io/instance": RELEASE,
+                "app.kubernetes.io/component": part,
+            }
+        }
 
 
 def test_packages_without_network(helm: Helm, tmp_path: Path) -> None:
@@ -218,6 +294,10 @@ def test_notes_name_the_next_step(helm4: Helm) -> None:
     assert "rolecast-release" not in notes("rollout.enabled=false")
     assert f"service/{RELEASE}-agent" in notes("agent.enabled=true", "agent.run=s3://rolecast/dev/runs/demo")
     assert "policies are off" in notes("global.networkPolicy.enabled=false")
+    by_token = notes("global.s3.credentials=token", "global.s3.token.stsEndpoint=https://sts.test", "global.s3.caConfigMap=private-ca")
+    assert 's3_secret: null and s3_identity: {audience: sts.amazonaws.com, sts_endpoint: "https://sts.test"}' in by_token
+    assert "s3_ca: private-ca" in by_token
+    assert "s3_secret" not in notes()
 
 
 def test_schemas_are_written_and_closed() -> None:

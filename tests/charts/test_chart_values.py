@@ -48,9 +48,13 @@ REFUSED = {
     "alerts without runbooks": ("global.monitoring.rules=true", "runbooks"),
     "port out of range": ("global.networkPolicy.s3.ports[0]=99999", "ports"),
     "taint effect that is none": ("rollout.tolerations[0].effect=Never", "effect"),
+    "one coordinator's address, of an earlier release": ("global.endpoints.coordinator=http://rolecast-coordinator:8300", "coordinator"),
+    "announcements that are no place of a store": ("global.endpoints.coordinators=http://a:8300", "coordinators"),
+    "grace too short to drain": ("rollout.terminationGraceSeconds=20", "terminationGraceSeconds"),
     # What a schema cannot say is said by the templates.
     "part off, and nobody else's": ("judge.enabled=false", "global.endpoints.judge"),
     "workers without a judge": ("global.endpoints.judge=none", "global.endpoints.judge"),
+    "a drain beside the grace": ("rollout.env.ROLECAST_DRAIN_SECONDS=300.0", "rollout.terminationGraceSeconds"),
     "CUDA without a GPU": ("rollout.device=cuda", "nvidia.com/gpu"),
     "maximum below minimum": ("retriever.autoscaling.enabled=true,retriever.autoscaling.maxReplicas=1", "maxReplicas"),
 }
@@ -98,6 +102,8 @@ def test_default_cannot_be_taken_away(helm: Helm, missing: str) -> None:
         "agent.resources.limits.cpu=2",  # of a part that is off, and only one of its keys
         "judge.env.LOG_LEVEL=debug",
         "rollout.replicas=0",
+        "global.endpoints.coordinators=s3://my-bucket/some/coordinators",
+        "rollout.env.ROLECAST_COORDINATOR_URL=http://one:8300",
         "rollout.scratch.shm=1Gi",
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -11,6 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from rolecast.launching.render import render_job
 from tests.charts.rendering import CHART, ROOT, Helm, of_kind
 
 MANIFESTS = ROOT / "manifests"
@@ -75,16 +78,91 @@ def test_production_may_hold_the_gpus_that_it_asks_for(tools: Path, helm4: Helm)
     assert int(quota["spec"]["hard"]["requests.nvidia.com/gpu"]) >= workers["spec"]["replicas"] + sum(gpus)
 
 
+def test_the_example_of_a_training_job_has_room_beside_the_services_on_a_node_of_two_cores(helm4: Helm) -> None:
+    """A cluster's own pods take some 0.5 cores of them."""
+    services = sum(
+        item["spec"]["replicas"] * millicores(container["resources"]["requests"]["cpu"])
+        for item in of_kind(helm4.rendered("dev"), "Deployment")
+        for container in item["spec"]["template"]["spec"]["containers"]
+    )
+    asked = re.findall(r"cpu_request=(\S+)", (MANIFESTS.parent / "docs" / "operations.md").read_text())
+    assert len(asked) == 2
+    assert services > 500
+    for request in asked:
+        assert services + millicores(request) <= 1500
+
+
+def millicores(quantity: str | int) -> int:
+    text = str(quantity)
+    return int(text[:-1]) if text.endswith("m") else int(float(text) * 1000)
+
+
 def test_objects_of_a_release_are_not_here(tools: Path) -> None:
     """K50: what charts own and what an administrator sets up first do not overlap."""
     mine = {item["kind"] for folder in FOLDERS for item in build(tools, folder)}
-    assert mine == {"Namespace", "ResourceFlavor", "ClusterQueue", "LocalQueue", "LimitRange", "ResourceQuota"}
+    assert mine == {
+        "Namespace", "PriorityClass", "ResourceFlavor", "ClusterQueue", "LocalQueue", "WorkloadPriorityClass", "LimitRange", "ResourceQuota",
+    }  # fmt: skip
 
 
-def test_init_container_of_the_training_operator_is_restricted() -> None:
+def test_training_goes_before_rollout(tools: Path, helm4: Helm) -> None:
+    """For the scheduler and for Kueue; the names are those that charts and specs give."""
+    for folder, kind in (("cluster", "PriorityClass"), ("cluster/kueue", "WorkloadPriorityClass")):
+        values = {item["metadata"]["name"]: item["value"] for item in of_kind(build(tools, folder), kind)}
+        assert values["rolecast-training"] > values["rolecast-rollout"]
+    (queue,) = of_kind(build(tools, "cluster/kueue"), "ClusterQueue")
+    assert queue["spec"]["preemption"] == {"withinClusterQueue": "LowerPriority"}
+    workers = next(
+        item for item in of_kind(helm4.rendered("prod-gpu-cluster"), "Deployment") if item["metadata"]["name"].endswith("-rollout")
+    )
+    assert (
+        workers["spec"]["template"]["spec"]["priorityClassName"]
+        == workers["metadata"]["labels"]["kueue.x-k8s.io/priority-class"]
+        == "rolecast-rollout"
+    )
+
+
+def init_container(**values: str) -> dict[str, Any]:
+    """As the operator fills the template in."""
     template = yaml.safe_load((MANIFESTS / "examples" / "training-operator-init-container.yaml").read_text())["data"]["initContainer.yaml"]
-    (container,) = yaml.safe_load(re.sub(r"\{\{\.(\w+)\}\}", r"\1", template))
+    known = {"InitContainerImage": "busybox", "MasterAddr": "a-master-0", "MaxTries": "2", **values}
+    (container,) = yaml.safe_load(re.sub(r"\{\{\.(\w+)\}\}", lambda found: known[found[1]], template))
+    return dict(container)
+
+
+# What busybox 1.28 and 1.31 say of a headless Service. A newer one does not add the search domains, and may exit with 1 for want of IPv6.
+OLD = """[ "$1" = a-master-0.team.svc.cluster.local ] || { echo "nslookup: can't resolve '$1'" >&2; exit 1; }
+echo "Server:    10.96.0.10"; echo "Address 1: 10.96.0.10"; echo; echo "Name:      $1"; echo "Address 1: 10.1.2.3"
+"""
+NEW = """echo "Server:         10.96.0.10"; echo "Address:        10.96.0.10:53"; echo
+[ "$1" = a-master-0.team.svc.cluster.local ] || { echo "** server can't find $1: NXDOMAIN"; exit 1; }
+echo "Name:   $1"; echo "Address: 10.1.2.3"; echo; echo "*** Can't find $1: No answer"; exit 1
+"""
+ABSENT = """echo "Server:         10.96.0.10"; echo "Address:        10.96.0.10:53"; echo; echo "** server can't find $1: NXDOMAIN"; exit 1
+"""
+
+
+@pytest.mark.parametrize(("nslookup", "code"), [(OLD, 0), (NEW, 0), (ABSENT, 1)], ids=["old", "new", "no master"])
+def test_the_init_container_finds_the_master_whatever_its_busybox_is(tmp_path: Path, nslookup: str, code: int) -> None:
+    for name, script in (("nslookup", nslookup), ("sleep", "")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}")
+        (tmp_path / name).chmod(0o755)
+    resolv = tmp_path / "resolv.conf"
+    resolv.write_text("nameserver 10.96.0.10\nsearch team.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n")
+    shell, flag, script = init_container()["command"]
+    done = subprocess.run(
+        [shell, flag, script.replace("/etc/resolv.conf", str(resolv))],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+    )
+    assert done.returncode == code, done.stderr
+
+
+def test_init_container_of_the_training_operator_is_restricted_and_bounded() -> None:
+    container = init_container()
+    assert set(container["resources"]) == {"requests", "limits"}
     security = container["securityContext"]
+    assert security["readOnlyRootFilesystem"] is True
     assert security["allowPrivilegeEscalation"] is False
     assert security["runAsNonRoot"] is True
     assert security["capabilities"] == {"drop": ["ALL"]}
@@ -97,3 +175,25 @@ def test_no_secret_is_written_down() -> None:
             text = path.read_text()
             assert "kind: Secret" not in text, path
             assert not re.search(r"(AWS_SECRET_ACCESS_KEY|OPENAI_API_KEY|password)\s*[=:]\s*[^\s,;`|]", text), path
+
+
+def test_admission_of_launchers_jobs_fits_kubernetes_and_takes_what_rolecast_renders() -> None:
+    """The Secrets and accounts of rendered jobs are on its list, and each kind of job that a launcher may create has its policy."""
+    objects = [item for item in yaml.safe_load_all((MANIFESTS / "examples" / "admission-launchers.yaml").read_text()) if item]
+    for item in objects:
+        kubernetes_validate.validate(item, "1.36", strict=True)
+    policies = of_kind(objects, "ValidatingAdmissionPolicy")
+    kinds = {
+        resource for policy in policies for rule in policy["spec"]["matchConstraints"]["resourceRules"] for resource in rule["resources"]
+    }
+    assert kinds == {"pytorchjobs", "trainjobs", "trainingruntimes"}
+    assert {binding["spec"]["policyName"] for binding in of_kind(objects, "ValidatingAdmissionPolicyBinding")} == {
+        policy["metadata"]["name"] for policy in policies
+    }
+    (listed,) = of_kind(objects, "ConfigMap")
+    values = {"run": "s3://rolecast/runs/x", "stage": "rl", "image": "x", "auth_secret": "rolecast-auth"}
+    for kind in ("pytorchjob", "trainjob"):
+        text = json.dumps(render_job(kind, {**values, "externals_secret": "rolecast-endpoint-keys", "externals_keys": ["BIG_KEY"]}, "spec"))
+        named = set(re.findall(r'"secretKeyRef": \{"name": "([^"]+)"', text))
+        assert named == set(listed["data"]["secrets"].split())
+        assert set(re.findall(r'"serviceAccountName": "([^"]+)"', text)) == set(listed["data"]["accounts"].split())

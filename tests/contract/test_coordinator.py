@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 import uvicorn
+from fastapi.testclient import TestClient
 
 from rolecast.coordinator import app
 from rolecast.coordinator.app import make_app
@@ -43,6 +44,7 @@ class Sides:
     worker: Any  # as a worker sees the coordinator
     learner: Any  # as the learner does
     url: str | None = None
+    session: str = ""
 
 
 @contextmanager
@@ -50,7 +52,12 @@ def over_http(coordinator: Coordinator) -> Iterator[Sides]:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         made = make_app(
-            coordinator, CONFIG, "second", "s3://b/run", "learner-token", worker_token(KEY, coordinator.run, coordinator.attempt)
+            coordinator,
+            CONFIG,
+            "second",
+            "s3://b/run",
+            "learner-token",
+            worker_token(KEY, coordinator.run, coordinator.attempt, coordinator.session),
         )
         server = uvicorn.Server(uvicorn.Config(made, log_level="error"))
         thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
@@ -59,7 +66,7 @@ def over_http(coordinator: Coordinator) -> Iterator[Sides]:
         control.wait_until_ready(10)
         worker = HttpCoordinator(url, KEY, patience=2)
         worker.run_info()
-        yield Sides(worker, control, url)
+        yield Sides(worker, control, url, coordinator.session)
         server.should_exit = True
         thread.join(10)
 
@@ -206,7 +213,7 @@ def test_workers_learn_what_the_run_is_and_cannot_play_the_learner() -> None:
         )
         with pytest.raises(RolecastError, match="401"):
             HttpControl(str(sides.url), "guessed").publish(VERSION)
-        for token in ("x", worker_token(KEY, "run", 1)):
+        for token in ("x", worker_token(KEY, "run", 1, sides.session)):
             for path in ("version", "groups", "collected", "acknowledged"):
                 answer = httpx.post(f"{sides.url}/v1/control/{path}", json={}, headers={"Authorization": f"Bearer {token}"})
                 assert answer.status_code == 401
@@ -216,15 +223,20 @@ def test_a_stranger_learns_the_runs_name_and_no_more() -> None:
     with over_http(Coordinator("run", 1, HELLO)) as sides:
         sides.learner.publish(VERSION)
         sides.learner.add([group("a")])
-        assert httpx.get(f"{sides.url}/v1/run").json() == {"run": "run", "attempt": 1}
+        assert httpx.get(f"{sides.url}/v1/run").json() == {"run": "run", "attempt": 1, "session": sides.session}
         assert [httpx.get(f"{sides.url}{path}").status_code for path in ("/healthz", "/metrics")] == [200, 200]
-        wrong = ("", "x", worker_token("another key of a release", "run", 1), worker_token(KEY, "run", 2), worker_token(KEY, "other", 1))
+        own = ("run", 1, sides.session)
+        wrong = (
+            "", "x", worker_token("another key of a release", *own), worker_token(KEY, "run", 2, sides.session),
+            worker_token(KEY, "other", 1, sides.session), worker_token(KEY, "run", 1, Coordinator("run", 1, HELLO).session),
+        )  # fmt: skip
         for token in wrong:
             shown = {"Authorization": f"Bearer {token}"} if token else {}
-            for path in ("join", "lease", "heartbeat", "groups", "failure", "nothing"):
+            for path in ("join", "leave", "lease", "heartbeat", "groups", "failure", "nothing"):
                 assert httpx.post(f"{sides.url}/v1/{path}", json={}, headers=shown).status_code == 401, path
             if token:
                 assert httpx.get(f"{sides.url}/v1/run", headers=shown).status_code == 401
+            assert httpx.get(f"{sides.url}/v1/load", headers=shown).status_code == 401
         assert httpx.get(f"{sides.url}/openapi.json").status_code == 401
         with pytest.raises(Refused, match="ROLECAST_RELEASE_KEY"):
             HttpCoordinator(str(sides.url), "another key of a release").run_info()
@@ -250,7 +262,7 @@ def test_a_worker_goes_by_the_name_that_it_was_given() -> None:
         with pytest.raises(Refused, match=r"worker same-host\.1 is quarantined"):
             sides.worker.lease("same-host", HELLO, 1)
         assert len(other.lease("same-host", HELLO, 1)) == 1
-        token = {"Authorization": f"Bearer {worker_token(KEY, 'run', 1)}", "Content-Type": "application/json"}
+        token = {"Authorization": f"Bearer {worker_token(KEY, 'run', 1, sides.session)}", "Content-Type": "application/json"}
         made_up = wire.Offer(badge=wire.Badge(worker="same-host.2", proof="x"), handshake=HELLO, capacity=1)
         answer = httpx.post(f"{sides.url}/v1/lease", content=made_up.model_dump_json(), headers=token)
         assert (answer.status_code, "is no name that this coordinator gave" in answer.text) == (409, True)
@@ -284,8 +296,44 @@ def test_garbage_is_refused_and_metrics_are_there() -> None:
         assert sides.worker.complete(lease, played(lease))
 
 
+def test_workers_count_from_when_they_come_until_they_leave() -> None:
+    with over_http(Coordinator("run", 1, HELLO)) as sides:
+        sides.learner.add([group("a"), group("b")])
+        other = HttpCoordinator(str(sides.url), KEY, patience=2)
+        assert (other.load().workers, other.load().waiting) == (0, 2)
+        sides.worker.join("w")
+        assert other.load().workers == 1
+        other.join("w")
+        assert other.load().workers == 2
+        sides.worker.leave("w")
+        assert other.load().workers == 1
+
+
+def test_a_coordinator_in_the_place_of_another_of_its_name_and_attempt_gives_names_of_its_own() -> None:
+    """As when a run is made anew: what the first one gave is worth nothing to the second, and the worker asks for another."""
+    first, second = Coordinator("run", 1, HELLO), Coordinator("run", 1, HELLO)
+    made = {id(one): make_app(one, CONFIG, "rl", "s3://b/run", "x", worker_token(KEY, "run", 1, one.session)) for one in (first, second)}
+    worker = HttpCoordinator("http://coordinator", KEY, patience=0)
+    for coordinator in (first, second):
+        worker._http._client = TestClient(made[id(coordinator)])
+        coordinator.publish(VERSION)
+        coordinator.add([group("a")])
+        worker.run_info()
+        assert len(worker.lease("w", HELLO, 1)) == 1
+
+
+def test_a_coordinator_of_another_release_is_refused_in_one_line() -> None:
+    """Its answers have other keys than ours."""
+    worker = HttpCoordinator("http://coordinator", KEY, patience=0)
+    worker._http._client = httpx.Client(
+        base_url="http://coordinator", transport=httpx.MockTransport(lambda request: httpx.Response(200, json={"run": "run", "attempt": 1}))
+    )
+    with pytest.raises(Refused, match=r"^the coordinator at http://coordinator answers /v1/run as another release does; deploy the same$"):
+        worker.run_info()
+
+
 def submit(sides: Sides, lease: Lease, body: bytes) -> httpx.Response:
-    headers = {"Authorization": f"Bearer {worker_token(KEY, 'run', 1)}", wire.SECRET: lease.secret}
+    headers = {"Authorization": f"Bearer {worker_token(KEY, 'run', 1, sides.session)}", wire.SECRET: lease.secret}
     return httpx.post(f"{sides.url}/v1/groups", params={"lease": lease.id, "attempt": 1}, content=body, headers=headers)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.weed import S3Server, free_ports
 
 BIN = Path(sys.executable).parent
+RANKS = [sys.executable, "-m", "rolecast.launching.ranks"]  # a learner's container's command
 RELEASE_KEY = "what learner and workers share"
 
 
@@ -25,7 +26,7 @@ class Process:
     def __init__(self, name: str, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
         self.name, self.log = name, log
         self._output = log.open("ab")
-        # A group of its own: torchrun's workers and a learner's coordinator end with it.
+        # A group of its own, as a container has.
         self._process = subprocess.Popen(
             list(command), env=environment, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -39,7 +40,7 @@ class Process:
             os.killpg(self._process.pid, number)
 
     def kill(self) -> None:
-        """With everything that it started, as a node's kernel would: torchrun's ranks have sessions of their own."""
+        """With everything that it started, as a node's kernel would: a learner's ranks have groups of their own."""
         for pid in reversed(_tree(self._process.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -77,6 +78,7 @@ class Cluster:
             **os.environ, **self.weed.environ, "OMP_NUM_THREADS": "1", "ROLECAST_COORDINATOR_PORT": str(self.coordinator_port),
             "ROLECAST_RELEASE_KEY": RELEASE_KEY,
             "ROLECAST_COORDINATOR_URL": f"http://127.0.0.1:{self.coordinator_port}",
+            "ROLECAST_COORDINATORS": f"{self.run.rsplit('/', 1)[0]}/coordinators",
             "ROLECAST_RETRIEVER_URL": f"http://127.0.0.1:{self.retriever_port}", "ROLECAST_JUDGE_URL": f"http://127.0.0.1:{self.judge_port}",
         }  # fmt: skip
 
@@ -96,30 +98,26 @@ class Cluster:
         return self._service("judge", self.judge_port)
 
     def rollout(self) -> Process:
-        return self._service("rollout", self.rollout_port, "--capacity", "4")
+        """It is told of no coordinator: it finds the learner's where that is announced."""
+        return self._service("rollout", self.rollout_port, "--capacity", "4", ROLECAST_COORDINATOR_URL="")
 
-    def _service(self, part: str, port: int, *flags: str) -> Process:
-        process = self.start(part, [str(BIN / "rolecast"), part, "serve", "--host", "127.0.0.1", "--port", str(port), *flags])
+    def _service(self, part: str, port: int, *flags: str, **extra: str) -> Process:
+        process = self.start(part, [str(BIN / "rolecast"), part, "serve", "--host", "127.0.0.1", "--port", str(port), *flags], **extra)
         self.until(lambda: _answers(f"http://127.0.0.1:{port}/readyz"), process, 60)
         return process
 
     def learner(self, stage: str, ranks: int = 2) -> Process:
-        command = [
-            str(BIN / "torchrun"), "--nproc-per-node", str(ranks), "--master-port", str(self.rendezvous), "-m", "rolecast.learner.main", stage,
-            self.run,
-        ]  # fmt: skip
-        return self.start("learner", command)
+        return self.start("learner", [*RANKS, stage, self.run, f"--procs={ranks}"])
 
     def nodes(self, stage: str, count: int) -> list[Process]:
         """A learner over several nodes of one rank each, every node with a disk of its own."""
-        launch = [str(BIN / "torchrun"), "--nnodes", str(count), "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
         return [
             self.start(
-                f"learner-{node}",
-                [*launch, "--node-rank", str(node), "--master-port", str(self.rendezvous), "-m", "rolecast.learner.main", stage, self.run],
+                f"learner-{node}", [*RANKS, stage, self.run, f"--nodes={count}"],
+                PET_NODE_RANK=str(node), PET_MASTER_ADDR="127.0.0.1", PET_MASTER_PORT=str(self.rendezvous),
             )
             for node in range(count)
-        ]
+        ]  # fmt: skip
 
     def until(self, ready: Callable[[], bool], alive: Process, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -225,7 +225,7 @@ def test_a_learner_that_is_told_to_end_saves_and_goes_on(cluster: Cluster, model
     assert learner.stop(60) != 0
     assert run.store is not None
     [checkpoint] = run.store.artifacts("sft/checkpoints")
-    assert "the same command goes on from there" in learner.tail()
+    assert "rolecast: told to end: sft is saved at step" in learner.tail()
     shutil.rmtree(os.environ["ROLECAST_WORKDIR"], ignore_errors=True)
     assert cluster.learner("sft").wait(200) == 0
     steps = [row["step"] for row in rows_of(run, "sft")]

@@ -78,7 +78,7 @@ def arguments(text: str) -> dict[str, str]:
 
 def locked(file: Path) -> dict[str, str]:
     """Versions by normalised name."""
-    pins = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+    pins = [line.partition(" ")[0] for line in file.read_text().splitlines() if not line.startswith("#")]
     return dict(pin.split("==") for pin in pins)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,24 @@ def lacking(project: dict[str, Any], extra: str, pins: dict[str, str]) -> list[s
 def test_every_line_is_one_version_of_one_package(lock: Path) -> None:
     lines = [line for line in lock.read_text().splitlines() if not line.startswith("#")]
     assert lines
-    assert not [line for line in lines if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*==\d[\w.]*", line)]
+    assert not [line for line in lines if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*==\d[\w.]*( --hash=sha256:[0-9a-f]{64})?", line)]
     names = [line.partition("==")[0] for line in lines]
     assert len(names) == len(set(names))
+    bare = [line.partition("==")[0] for line in lines if "--hash" not in line]
+    assert bare == ["torch"] * ("torch" in names and "-cuda" not in lock.name), (
+        "pip installs nothing without a hash beside those that have one"
+    )
+
+
+def test_one_version_of_a_package_is_one_file_in_every_lock() -> None:
+    """Locks are for one Python and platform: two hashes would say that one of them was written for another."""
+    found: dict[str, set[str]] = {}
+    for lock in [*(lock for _, lock in LOCKS), IMAGES / "build.lock"]:
+        for line in lock.read_text().splitlines():
+            pin, _, digest = line.partition(" --hash=sha256:")
+            if digest:
+                found.setdefault(pin, set()).add(digest)
+    assert not {pin: digests for pin, digests in found.items() if len(digests) > 1}
 
 
 @every
@@ -104,3 +120,21 @@ def test_slim_images_carry_no_torch(part: str) -> None:
 def test_images_of_pipeline_steps_carry_kfp(lock: Path) -> None:
     """Components install nothing when they start: Kubeflow runs a step with the kfp that its image has."""
     assert "kfp" in locked(lock)
+
+
+def test_a_list_of_packages_is_written_for_each_image(tmp_path: Path) -> None:
+    """By the tool that is asked for; one that is not there is named, and nothing is built."""
+    tool = tmp_path / "bin" / "cyclonedx-py"
+    tool.parent.mkdir()
+    tool.write_text('#!/bin/sh\necho "$@" >>"$RECORD"\n')
+    tool.chmod(0o755)
+    environ = {"PATH": f"{tool.parent}:/usr/bin:/bin", "SBOM": str(tmp_path / "sbom"), "SBOM_ONLY": "1", "RECORD": str(tmp_path / "record")}
+    command = ["bash", "images/build.sh", "judge", "rollout-cuda"]
+    result = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 0, result.stderr
+    first, second = (tmp_path / "record").read_text().splitlines()
+    assert first.endswith(f"{tmp_path}/sbom/rolecast-judge.cdx.json images/judge/requirements.lock")
+    assert second.endswith(f"{tmp_path}/sbom/rolecast-rollout-cuda.cdx.json images/rollout/requirements-cuda.lock")
+    tool.unlink()
+    result = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=30, check=False)
+    assert (result.returncode, "pip install cyclonedx-bom" in result.stderr) == (2, True)

@@ -225,7 +225,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("an engine's failure keeps the leases", "self._give_back(list(self._held.values()), str(error))\n            raise", "raise"),
         ("no heartbeats", "self.coordinator.extend(list(self._held.values()))", "pass"),
         ("capacity ignored", "self.capacity - len(flying) - len(done)", "self.capacity"),
-        ("a group that is away is dropped", '                log.warning("lease %s is kept: %s", id, error)\n                return', '                log.warning("lease %s is kept: %s", id, error)'),
+        ("a group that is away is dropped", "are kept: {error}\")\n                return", "are kept: {error}\")"),
         ("leases after being told to end", "if room < 1 or self._next or self.stopping():", "if room < 1 or self._next:"),
     ],
     "coordinator/leases.py": [

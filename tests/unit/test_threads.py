@@ -90,11 +90,11 @@ def test_what_settles_threads_imports_no_torch(module: str) -> None:
     assert done.stdout.split() == ["1000", str(cores())], done.stderr
 
 
-@pytest.mark.parametrize(("procs", "count"), [(1, None), (2, "1")])
-def test_threads_of_a_jobs_pods_soon_sleep_and_torchruns_one_thread_is_not_taken_for_a_users(procs: int, count: str | None) -> None:
+@pytest.mark.parametrize("procs", [1, 2])
+def test_threads_of_a_jobs_pods_soon_sleep_and_each_rank_counts_its_own(procs: int) -> None:
     env = {
         entry["name"]: entry.get("value")
         for entry in environment(read_spec({"run": "s3://b/a", "stage": "sft", "image": "-", "procs_per_node": procs}))
     }
     assert (env["GOMP_SPINCOUNT"], env["KMP_BLOCKTIME"]) == ("1000", "0")
-    assert (env.get(COUNT), env.get(CHOSEN)) == (count, count)
+    assert not {COUNT, CHOSEN} & set(env)

@@ -1,4 +1,4 @@
-"""The `rolecast` command. Bad input is one line on stderr and exit code 2; a run that stops for a named reason exits with 1."""
+"""The `rolecast` command. What it cannot do is one line on stderr, and an exit code of the table in `exits`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rolecast.installed import needing, version
 from rolecast.origin import begin
 from rolecast.processes import prepare_process, say_error
 from rolecast.signals import Stopped, signals_raise
+from rolecast.working_copies import told
 
 RESUMED = (
     "demo",
@@ -115,7 +116,7 @@ def main() -> None:
         except Interrupted as interrupted:
             _fail(f"{interrupted}{_going_on(sys.argv[1:])}", interrupted.exit_code)
         except RolecastError as error:
-            _fail(str(error), error.exit_code)
+            _fail(told(error), error.exit_code)
         except OSError as error:
             if (fault := disk_fault(error)) is None:
                 raise

@@ -66,14 +66,25 @@ def _add_routes_of_workers(app: FastAPI, coordinator: Coordinator, config: str, 
     async def run(request: Request) -> wire.RunInfo | wire.Attempt:
         """All of it for whom the door knows; it lets nobody in with a wrong token."""
         if not request.headers.get("authorization"):
-            return wire.Attempt(run=coordinator.run, attempt=coordinator.attempt)
+            return wire.Attempt(run=coordinator.run, attempt=coordinator.attempt, session=coordinator.session)
         return wire.RunInfo(
             run=coordinator.run, attempt=coordinator.attempt, config=config, stage=stage, store=store, version=coordinator.version
         )
 
     @app.post("/v1/join")
     async def join(asked: wire.Join) -> wire.Badge:
-        return badges.give(asked.name)
+        badge = badges.give(asked.name)
+        coordinator.join(badge.worker)
+        return badge
+
+    @app.post("/v1/leave")
+    async def leave(gone: wire.Badge) -> dict[str, str]:
+        coordinator.leave(badges.worker(gone))
+        return {"status": "ok"}
+
+    @app.get("/v1/load")
+    async def load() -> wire.Load:
+        return wire.Load(workers=_lately(coordinator), waiting=coordinator.waiting)
 
     @app.post("/v1/lease")
     async def lease(offer: wire.Offer) -> wire.Leases:
@@ -142,12 +153,16 @@ def _add_routes_of_the_learner(app: FastAPI, coordinator: Coordinator) -> None:
         return wire.Counted(counts=dict(coordinator.counts))
 
 
+def _lately(coordinator: Coordinator) -> int:
+    return len(coordinator.workers(2 * coordinator.lease_seconds))
+
+
 def _add_gauges(coordinator: Coordinator, registry: CollectorRegistry) -> None:
     """What a coordinator knows, read when it is asked for."""
     gauges: dict[str, tuple[str, Callable[[], float]]] = {
         "groups_waiting": ("Groups that no worker holds.", lambda: coordinator.waiting),
         "leases_held": ("Leases that have not ended.", lambda: coordinator.held),
-        "workers": ("Workers heard of lately.", lambda: len(coordinator.workers(2 * coordinator.lease_seconds))),
+        "workers": ("Workers heard of lately.", lambda: _lately(coordinator)),
         **{
             f"{name}_total": (f"Groups or leases {name} in this attempt.", partial(coordinator.counts.__getitem__, name))
             for name in ("leased", "accepted", "expired", "duplicates", "fenced", "abandoned")

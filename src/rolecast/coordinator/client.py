@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from rolecast.coordinator.tokens import worker_token
 from rolecast.errors import RolecastError
@@ -19,6 +19,8 @@ from rolecast.retries import Tries
 from rolecast.types import Trajectory
 from rolecast.wire import coordinator as wire
 
+M = TypeVar("M", bound=BaseModel)
+READ_SECONDS = 60.0  # for one answer, which may be long in coming
 _ERRORS = {400: Malformed, 401: Refused, 409: Refused, 410: Stopped, 413: Malformed}
 
 
@@ -28,9 +30,11 @@ def _nothing() -> None: ...
 class _Http:
     """`check`, asked after every try that failed, raises when there is nothing left to wait for."""
 
-    def __init__(self, url: str, patience: float, sleep: Callable[[float], None], check: Callable[[], None] = _nothing) -> None:
+    def __init__(
+        self, url: str, patience: float, sleep: Callable[[float], None], check: Callable[[], None] = _nothing, seconds: float = READ_SECONDS
+    ) -> None:
         # A transport of its own takes no proxy from the environment: the coordinator is in this cluster.
-        self._client = httpx.Client(base_url=url, timeout=httpx.Timeout(60.0, connect=5.0), transport=httpx.HTTPTransport())
+        self._client = httpx.Client(base_url=url, timeout=httpx.Timeout(seconds, connect=5.0), transport=httpx.HTTPTransport())
         self._patience, self._sleep, self._check = patience, sleep, check
 
     def show(self, token: str | None) -> None:
@@ -53,8 +57,15 @@ class _Http:
         except httpx.TransportError:
             return False
 
-    def get(self, path: str) -> Any:
-        return self._call("GET", path)
+    def get(self, path: str, model: type[M]) -> M:
+        answer = self._call("GET", path)
+        try:
+            return model.model_validate(answer)
+        except ValidationError:
+            raise Refused(f"the coordinator at {self._client.base_url} answers {path} as another release does; deploy the same") from None
+
+    def close(self) -> None:
+        self._client.close()
 
     def _call(self, method: str, path: str, **options: Any) -> Any:
         """Tries again, ever more slowly, while the server is away; gives up after `patience` seconds."""
@@ -87,28 +98,50 @@ class _Http:
 
 
 class HttpCoordinator:
-    """What `rollout.worker` needs of a coordinator. `key`: the release's. `patience`: seconds to wait for one that is away."""
+    """What `rollout.worker` needs of a coordinator. `key`: the release's. `patience`: seconds to wait for one that is away, `seconds`:
+    for an answer of one that is not."""
 
-    def __init__(self, url: str, key: str, patience: float = 300.0, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._http = _Http(url, patience, sleep)
+    def __init__(
+        self, url: str, key: str, patience: float = 300.0, sleep: Callable[[float], None] = time.sleep, seconds: float = READ_SECONDS
+    ) -> None:
+        self._http = _Http(url, patience, sleep, seconds=seconds)
         self._key = key
         self._attempt: wire.Attempt | None = None
         self._badges: dict[str, wire.Badge] = {}
 
     def run_info(self) -> wire.RunInfo:
-        """What the run is now. It comes first: the calls below are for the attempt that it found."""
+        """What the run is now. It comes first: leases are of the attempt that it found."""
+        self._meet()
+        return self._http.get("/v1/run", wire.RunInfo)
+
+    def load(self) -> wire.Load:
+        """How many work for it, and how much it has to do."""
+        self._meet()
+        return self._http.get("/v1/load", wire.Load)
+
+    def _meet(self) -> None:
         self._http.show(None)
-        found = wire.Attempt.model_validate(self._http.get("/v1/run"))
+        found = self._http.get("/v1/run", wire.Attempt)
         if found != self._attempt:
             self._attempt = found
             self._badges.clear()
-        self._http.show(worker_token(self._key, found.run, found.attempt))
-        return wire.RunInfo.model_validate(self._http.get("/v1/run"))
+        self._http.show(worker_token(self._key, found.run, found.attempt, found.session))
 
-    def lease(self, worker: str, handshake: Handshake, capacity: int) -> list[Lease]:
+    def join(self, worker: str) -> wire.Badge:
+        """Under a name that the coordinator gives, once for each attempt: a worker that comes back is known again."""
         if worker not in self._badges:
             self._badges[worker] = wire.Badge.model_validate(self._http.post("/v1/join", wire.Join(name=worker)))
-        offer = wire.Offer(badge=self._badges[worker], handshake=handshake, capacity=capacity)
+        return self._badges[worker]
+
+    def leave(self, worker: str) -> None:
+        if worker in self._badges:
+            self._http.post("/v1/leave", self._badges[worker])
+
+    def close(self) -> None:
+        self._http.close()
+
+    def lease(self, worker: str, handshake: Handshake, capacity: int) -> list[Lease]:
+        offer = wire.Offer(badge=self.join(worker), handshake=handshake, capacity=capacity)
         return wire.Leases.model_validate(self._http.post("/v1/lease", offer)).leases
 
     def extend(self, tickets: Sequence[Ticket]) -> list[str]:

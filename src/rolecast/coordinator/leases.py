@@ -47,6 +47,7 @@ class Coordinator:
     rules: Rules | None = None
     staleness: int = 0
     version: TeamVersion | None = None
+    session: str = field(default_factory=lambda: secrets.token_hex(8))  # of this object: tells it from others of the same run and attempt
     counts: Counter[str] = field(default_factory=Counter)
     _waiting: OrderedDict[str, Group] = field(default_factory=OrderedDict)
     _held: dict[str, _Held] = field(default_factory=dict)
@@ -90,6 +91,14 @@ class Coordinator:
             if group.id in self._open or group.id in self._done:
                 continue
             self._open[group.id] = self._waiting[group.id] = group
+
+    def join(self, worker: str) -> None:
+        """A worker is coming. It counts from now on, before it has loaded what it leases with."""
+        self._heard(worker)
+
+    def leave(self, worker: str) -> None:
+        """A worker has gone, of its own will and with nothing in its hands. It counts no longer."""
+        self._workers.pop(worker, None)
 
     def lease(self, worker: str, handshake: Handshake, capacity: int) -> list[Lease]:
         """Up to `capacity` groups for a worker. Raises `Refused` where its handshake differs or it is quarantined."""

@@ -31,7 +31,7 @@ def main() -> None:
         run, attempt, Handshake(**settings["handshake"]), settings["lease_seconds"], settings["tries"], rules=Rules(**settings["rules"]),
         staleness=settings["staleness"],
     )  # fmt: skip
-    worker = worker_token(release_key(os.environ), run, attempt)
+    worker = worker_token(release_key(os.environ), run, attempt, coordinator.session)
     app = make_app(coordinator, settings["config"], settings["stage"], settings["store"], os.environ["ROLECAST_COORDINATOR_TOKEN"], worker)
     try:
         sock = listening(ANY, settings["port"], "ROLECAST_COORDINATOR_PORT")

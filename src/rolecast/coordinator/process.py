@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 
 from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.client import HttpControl
 from rolecast.coordinator.tokens import release_key
-from rolecast.errors import RolecastError
+from rolecast.errors import InputError, RolecastError
 from rolecast.installed import MissingPackageError, extras, missing
 from rolecast.leasing import Handshake
 from rolecast.processes import PARENT
+from rolecast.store.announcements import ADDRESS, COORDINATORS, Board, Opening
+from rolecast.store.uri import open_store
 
+log = logging.getLogger(__name__)
 PORT = "ROLECAST_COORDINATOR_PORT"
 TOKEN = "ROLECAST_COORDINATOR_TOKEN"
 
@@ -45,11 +50,12 @@ class Child:
 
 @contextmanager
 def child_coordinator(served: Served, handshake: Handshake, rules: Rules) -> Iterator[Child]:
-    """Starts the coordinator of an attempt and stops it at the end. Its port is ROLECAST_COORDINATOR_PORT, or 8300.
+    """Starts the coordinator of an attempt and stops it at the end. Its port is ROLECAST_COORDINATOR_PORT, or 8300; while it is open it is
+    announced under ROLECAST_COORDINATORS.
 
     The environment must hold the release's key, from which coordinator and workers derive their token.
     """
-    release_key(os.environ)
+    announced = _announced(served, release_key(os.environ), os.environ)
     if lacking := missing(extras()["service"]):  # here, in one line; the child would say it in many
         raise MissingPackageError(lacking[0], "learner")
     token = secrets.token_urlsafe(24)
@@ -67,7 +73,8 @@ def child_coordinator(served: Served, handshake: Handshake, rules: Rules) -> Ite
         process.stdin.close()
         control = HttpControl(f"http://127.0.0.1:{port}", token, check=lambda: _check(process))
         control.wait_until_ready()
-        yield Child(served.attempt, control)
+        with announced:
+            yield Child(served.attempt, control)
     finally:
         process.terminate()
         try:
@@ -75,6 +82,19 @@ def child_coordinator(served: Served, handshake: Handshake, rules: Rules) -> Ite
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _announced(served: Served, key: str, environ: Mapping[str, str]) -> AbstractContextManager[None]:
+    """Where workers look for open coordinators, if there is such a place. `InputError` if it, or this one's own address, is not known."""
+    place, url = environ.get(COORDINATORS), environ.get(ADDRESS)
+    if not place:
+        log.info("%s is not set, so this coordinator is not announced: only workers that are given its address will come", COORDINATORS)
+        return nullcontext()
+    if not url:
+        raise InputError(
+            f"{COORDINATORS} is {place}, but {ADDRESS} is not set: say at which address workers reach this learner's coordinator"
+        )
+    return Board(open_store(place, environ), key).announced(Opening(served.store, served.stage, served.attempt, url, time.time()))
 
 
 def _check(process: subprocess.Popen[str]) -> None:

@@ -30,9 +30,9 @@ def release_key(environ: Mapping[str, str]) -> str:
     return key
 
 
-def worker_token(key: str, run: str, attempt: int) -> str:
-    """What a worker of one attempt of a run shows: HMAC-SHA256 under the release's key."""
-    return hmac.new(key.encode(), json.dumps(["worker", run, attempt]).encode(), hashlib.sha256).hexdigest()
+def worker_token(key: str, run: str, attempt: int, session: str) -> str:
+    """What a worker of one attempt of a run shows: HMAC-SHA256 under the release's key. Runs of one name differ in the `session`."""
+    return hmac.new(key.encode(), json.dumps(["worker", run, attempt, session]).encode(), hashlib.sha256).hexdigest()
 
 
 def same(shown: str, right: str) -> bool:

@@ -16,19 +16,12 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from rolecast.launching.learner_pod import CONTAINER_SECURITY, POD_SECURITY, S3_KEYS, Manifest
-from rolecast.launching.spec import (
-    MAX_NAME,
-    Closed,
-    Image,
-    Label,
-    Name,
-    Quantity,
-    StageName,
-    Toleration,
-    Variable,
-    require_externals_secret,
-)
+from rolecast.launching import overrides, s3_access
+from rolecast.launching.fields import Closed, Label, LabelKey, Name, Quantity, Toleration, Variable
+from rolecast.launching.learner_pod import CONTAINER_SECURITY, POD_SECURITY, Manifest
+from rolecast.launching.overrides import Overrides
+from rolecast.launching.s3_access import S3Identity
+from rolecast.launching.spec import MAX_NAME, Image, StageName, require_externals_secret
 from rolecast.service.tokens import TOKEN_FILE, TOKENS_FILE
 
 PORT = 8080
@@ -70,19 +63,25 @@ class ServingSpec(Closed):
     cpu: Quantity = "2"
     memory: Quantity = "4Gi"
     shm_size: Quantity = "2Gi"
+    scratch_size: Quantity = "100Gi"  # of /work and of /tmp, at most
+    disk_request: Quantity = "2Gi"  # of the node's disk; an agent's model and index lie there
+    disk_limit: Quantity | None = None
     start_seconds: int = Field(900, ge=30)  # for download and loading, before the pod counts as failed
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     service_account: Name | None = None
     endpoints: Name = "rolecast-endpoints"
-    s3_secret: Name = "rolecast-s3"
+    s3_secret: Name | None = "rolecast-s3"  # null: by the identity of the account
+    s3_identity: S3Identity | None = None
+    s3_ca: Name | None = None  # a ConfigMap with key `ca.crt`, of a private certificate authority
     auth_secret: Name | None = None  # agent: with keys `tokens`, which it takes, and `token`, which it shows to the retriever
     externals_secret: Name | None = None  # agent: with `externals_keys`, of the endpoints that roles speak through
     externals_keys: tuple[Variable, ...] = ()  # each becomes the variable of its name (a config's key_env)
-    node_selector: dict[str, Label] = Field(default_factory=dict)
+    node_selector: dict[LabelKey, Label] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     max_model_len: int | None = Field(None, ge=1)  # vllm
     arguments: tuple[str, ...] = ()  # further ones of the server
+    overrides: Overrides = Overrides()
 
     @model_validator(mode="before")
     @classmethod
@@ -132,7 +131,7 @@ def render(spec: ServingSpec) -> Manifest:
         "serving.kserve.io/deploymentMode": "Standard",
         "serving.kserve.io/autoscalerClass": "keda" if spec.scaling else "none",
     }
-    if spec.kind == "vllm":
+    if spec.kind == "vllm" and spec.s3_secret:
         annotations["serving.kserve.io/storageSecretName"] = spec.s3_secret
     return {
         "apiVersion": "serving.kserve.io/v1beta1",
@@ -157,25 +156,26 @@ def _predictor(spec: ServingSpec) -> Manifest:
     predictor: Manifest = {
         "minReplicas": spec.scaling.min_replicas if spec.scaling else spec.replicas,
         "maxReplicas": spec.scaling.max_replicas if spec.scaling else spec.replicas,
-        "labels": _labels(spec),
+        "labels": {**spec.overrides.labels, **_labels(spec)},
+        "annotations": overrides.pod_annotations({}, spec.overrides),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "securityContext": POD_SECURITY,
+        "securityContext": overrides.security(POD_SECURITY, spec.overrides.pod_security_context),
         "deploymentStrategy": _strategy(spec),
         "containers": [_container(spec)],
         "volumes": _volumes(spec),
+        **overrides.placement(spec.overrides, spec.node_selector, spec.tolerations),
+        **overrides.pod_fields(spec.overrides),
     }
+    if not predictor["annotations"]:
+        del predictor["annotations"]
     if spec.scaling:
         predictor["autoScaling"] = {"metrics": [_queue_metric(spec, spec.scaling)]}
     if spec.kind == "vllm":
         predictor["storageUris"] = [{"uri": spec.uri, "mountPath": "/mnt/models"}]
     if spec.service_account:
         predictor["serviceAccountName"] = spec.service_account
-    if spec.node_selector:
-        predictor["nodeSelector"] = dict(spec.node_selector)
-    if spec.tolerations:
-        predictor["tolerations"] = [toleration.manifest() for toleration in spec.tolerations]
     if spec.image_pull_secrets:
         predictor["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
     return predictor
@@ -200,9 +200,8 @@ def _queue_metric(spec: ServingSpec, scaling: QueueScaling) -> Manifest:
 
 
 def _container(spec: ServingSpec) -> Manifest:
-    amount = {"cpu": spec.cpu, "memory": spec.memory}
-    if spec.gpus:
-        amount["nvidia.com/gpu"] = str(spec.gpus)
+    amount = overrides.resources({"cpu": spec.cpu, "memory": spec.memory}, spec.gpus, spec.overrides)
+    limit = {"ephemeral-storage": spec.disk_limit} if spec.disk_limit else {}
     ready = "/readyz" if spec.kind == "agent" else "/health"
     alive = "/healthz" if spec.kind == "agent" else "/health"
     return {
@@ -210,14 +209,15 @@ def _container(spec: ServingSpec) -> Manifest:
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
         **(_agent(spec) if spec.kind == "agent" else _vllm(spec)),
+        **overrides.env_from(spec.overrides),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-        "resources": {"requests": dict(amount), "limits": dict(amount)},
+        "resources": {"requests": {**amount, "ephemeral-storage": spec.disk_request}, "limits": {**amount, **limit}},
         "startupProbe": {**_probe(alive), "periodSeconds": 5, "failureThreshold": -(-spec.start_seconds // 5)},
         "readinessProbe": {**_probe(ready), "periodSeconds": 5, "failureThreshold": 3},
         "livenessProbe": {**_probe(alive), "periodSeconds": 15, "failureThreshold": 4},
         # SIGTERM comes after the sleep; then the server takes no new requests and finishes those that it has.
         "lifecycle": {"preStop": {"sleep": {"seconds": ENDPOINT_SECONDS}}},
-        "securityContext": CONTAINER_SECURITY,
+        "securityContext": overrides.security(CONTAINER_SECURITY, spec.overrides.security_context),
         "volumeMounts": _mounts(spec),
     }
 
@@ -230,13 +230,13 @@ def _agent(spec: ServingSpec) -> Manifest:
     env: list[Manifest] = [{"name": "ROLECAST_WORKDIR", "value": "/work"}]
     for key in ("ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL"):
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key, "optional": True}}})
-    env += [{"name": key, "valueFrom": {"secretKeyRef": {"name": spec.s3_secret, "key": key}}} for key in S3_KEYS]
+    env += s3_access.env(spec)
     env += [{"name": key, "valueFrom": {"secretKeyRef": {"name": spec.externals_secret, "key": key}}} for key in spec.externals_keys]
     if spec.auth_secret:
         env += [{"name": TOKENS_FILE, "value": f"{AUTH}/tokens"}, {"name": TOKEN_FILE, "value": f"{AUTH}/token"}]
     return {
         "args": ["agent", "serve", spec.uri, "--stage", str(spec.stage), "--model-name", spec.name, "--port", str(PORT), *spec.arguments],
-        "env": env,
+        "env": overrides.env(env, spec.overrides),
     }
 
 
@@ -250,24 +250,25 @@ def _vllm(spec: ServingSpec) -> Manifest:
     ]
     if spec.max_model_len:
         arguments.append(f"--max-model-len={spec.max_model_len}")
+    env: list[Manifest] = [
+        {"name": "HF_HUB_OFFLINE", "value": "1"},
+        {"name": "VLLM_NO_USAGE_STATS", "value": "1"},
+        {"name": "VLLM_CACHE_ROOT", "value": "/tmp/vllm"},
+    ]
     return {
         "command": server,
         "args": [*arguments, *spec.arguments],
-        "env": [
-            {"name": "HF_HUB_OFFLINE", "value": "1"},
-            {"name": "VLLM_NO_USAGE_STATS", "value": "1"},
-            {"name": "VLLM_CACHE_ROOT", "value": "/tmp/vllm"},
-        ],
+        "env": overrides.env(env, spec.overrides),
     }
 
 
 def _volumes(spec: ServingSpec) -> list[Manifest]:
-    volumes: list[Manifest] = [{"name": "tmp", "emptyDir": {}}, {"name": "work", "emptyDir": {}}]
+    volumes: list[Manifest] = [{"name": name, "emptyDir": {"sizeLimit": spec.scratch_size}} for name in ("tmp", "work")]
     if spec.gpus:
         volumes.append({"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.shm_size}})
     if spec.auth_secret:
         volumes.append({"name": "auth", "secret": {"secretName": spec.auth_secret, "defaultMode": 0o440}})
-    return volumes
+    return overrides.volumes(volumes + (s3_access.volumes(spec) if spec.kind == "agent" else []), spec.overrides)
 
 
 def _mounts(spec: ServingSpec) -> list[Manifest]:
@@ -276,4 +277,4 @@ def _mounts(spec: ServingSpec) -> list[Manifest]:
         mounts.append({"name": "dshm", "mountPath": "/dev/shm"})
     if spec.auth_secret:
         mounts.append({"name": "auth", "mountPath": AUTH, "readOnly": True})
-    return mounts
+    return overrides.mounts(mounts + (s3_access.mounts(spec) if spec.kind == "agent" else []), spec.overrides)

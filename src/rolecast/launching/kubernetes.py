@@ -130,7 +130,7 @@ class KubernetesLauncher:
             owners = {owner["uid"] for owner in (found or {}).get("metadata", {}).get("ownerReferences", [])}
             if job["metadata"]["uid"] not in owners:
                 raise LaunchError(
-                    f"Service {name} in namespace {namespace} belongs to another job; set coordinator.service to a name that no running job uses"
+                    f"Service {name} in namespace {namespace} belongs to another job; delete it, or give this job another name"
                 ) from None
 
     def _remove(self, spec: TrainingJobSpec) -> None:

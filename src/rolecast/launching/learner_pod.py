@@ -7,9 +7,11 @@ from typing import Any
 
 from rolecast.coordinator.tokens import RELEASE_KEY
 from rolecast.errors import InputError
+from rolecast.launching import overrides, s3_access
 from rolecast.launching.spec import TrainingJobSpec
+from rolecast.processes import TERMINATION_LOG
 from rolecast.service.tokens import TOKEN
-from rolecast.threads import CHOSEN, COUNT
+from rolecast.store.announcements import ADDRESS, COORDINATORS
 
 Manifest = dict[str, Any]
 
@@ -17,7 +19,10 @@ SPEC_HASH = "rolecast.dev/spec-hash"
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
 USER = 10001
-GRACE_SECONDS = 120  # a learner that is told to stop saves a checkpoint first
+COORDINATOR_LABEL = "rolecast.dev/coordinator"
+END_SECONDS = 10  # of a pod's grace, for ranks that have not saved in time to be killed and to be told of
+# What the container says of its end; the last lines of its log where it could not say anything.
+TERMINATION: Manifest = {"terminationMessagePath": TERMINATION_LOG, "terminationMessagePolicy": "FallbackToLogsOnError"}
 
 POD_SECURITY: Manifest = {
     "runAsNonRoot": True,
@@ -37,7 +42,6 @@ NO_SIDECAR = {"sidecar.istio.io/inject": "false"}
 
 REQUIRED_ENDPOINTS = ("ROLECAST_STORE", "ROLECAST_S3_ENDPOINT")
 OPTIONAL_ENDPOINTS = ("ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL", "ROLECAST_JUDGE_URL")
-S3_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 RELEASE_ENTRY = "key"  # of the release's Secret
 
 
@@ -73,86 +77,95 @@ def job_metadata(spec: TrainingJobSpec) -> Manifest:
 
 
 def pod_labels(spec: TrainingJobSpec) -> dict[str, str]:
-    return {**job_labels(spec), **NO_SIDECAR}
+    """Policies let rollout workers through to pods that may run a coordinator."""
+    return {**spec.overrides.labels, **job_labels(spec), **NO_SIDECAR, **({COORDINATOR_LABEL: "true"} if spec.samples else {})}
+
+
+def pod_annotations(spec: TrainingJobSpec) -> dict[str, str]:
+    return overrides.pod_annotations(NO_SIDECAR, spec.overrides)
 
 
 def command(spec: TrainingJobSpec) -> list[str]:
-    """torchrun reads master address and node rank from the PET_ variables that both operators set, and makes RANK and
-    WORLD_SIZE itself. It is given in full here so that a pod's listing says what runs."""
+    """Given in full so that a pod's listing says what runs. Which node this is, and where the first one is, stands in the PET_ variables
+    that both operators set."""
     return [
-        "torchrun",
-        f"--nnodes={spec.nodes}",
-        f"--nproc-per-node={spec.procs_per_node}",
+        "python",
         "-m",
-        "rolecast.learner.main",
+        "rolecast.launching.ranks",
         spec.stage,
         spec.run,
+        f"--nodes={spec.nodes}",
+        f"--procs={spec.procs_per_node}",
+        f"--save-seconds={spec.grace_seconds - END_SECONDS}",
     ]
 
 
 def environment(spec: TrainingJobSpec) -> list[Manifest]:
-    """Each variable by name: a TrainJob takes no envFrom, and both kinds of job must see the same."""
+    """Each variable by name: a TrainJob takes no envFrom, and both kinds of job must see the same. PYTHONUNBUFFERED is the image's, and the
+    training operator's, which would warn of a second one."""
     env: list[Manifest] = [
-        {"name": "PYTHONUNBUFFERED", "value": "1"},
         {"name": "ROLECAST_WORKDIR", "value": "/work"},
         {"name": "GOMP_SPINCOUNT", "value": "1000"},
         {"name": "KMP_BLOCKTIME", "value": "0"},
     ]
-    if spec.procs_per_node > 1:
-        # Else torchrun says 1, as if the user had: each process is to take its share of the pod's cores.
-        env += [{"name": name, "value": "1"} for name in (COUNT, CHOSEN)]
     if spec.zero_stage is not None:
         env.append({"name": "ROLECAST_ZERO_STAGE", "value": str(spec.zero_stage)})
     if spec.samples:
-        env.append({"name": "ROLECAST_COORDINATOR_URL", "value": f"http://{spec.coordinator.service}:{spec.coordinator.port}"})
+        env.append({"name": ADDRESS, "value": spec.coordinator_url})
         env.append({"name": "ROLECAST_COORDINATOR_PORT", "value": str(spec.coordinator.port)})
     for key in REQUIRED_ENDPOINTS:
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key}}})
-    for key in OPTIONAL_ENDPOINTS:
+    for key in (*OPTIONAL_ENDPOINTS, *([COORDINATORS] if spec.samples else [])):
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key, "optional": True}}})
-    for key in S3_KEYS:
-        env.append({"name": key, "valueFrom": {"secretKeyRef": {"name": spec.s3_secret, "key": key}}})
+    env += s3_access.env(spec)
     if spec.samples and spec.release_secret:
         env.append({"name": RELEASE_KEY, "valueFrom": {"secretKeyRef": {"name": spec.release_secret, "key": RELEASE_ENTRY}}})
     for key in spec.externals_keys:
         env.append({"name": key, "valueFrom": {"secretKeyRef": {"name": spec.externals_secret, "key": key}}})
     if spec.auth_secret:
         env.append({"name": TOKEN, "valueFrom": {"secretKeyRef": {"name": spec.auth_secret, "key": "token"}}})
-    return env
+    return overrides.env(env, spec.overrides)
 
 
 def resources(spec: TrainingJobSpec) -> Manifest:
-    """Requests equal limits: a learner that is throttled or evicted holds up all its peers. /dev/shm counts as memory."""
-    amount = {"cpu": spec.cpu, "memory": spec.memory}
-    if spec.gpus_per_node:
-        amount["nvidia.com/gpu"] = str(spec.gpus_per_node)
-    return {"requests": dict(amount), "limits": dict(amount)}
+    """Requests equal limits: a learner that is throttled or evicted holds up all its peers. /dev/shm counts as memory. On a small node it may
+    ask for less of the cores, and take what the others leave."""
+    amount = overrides.resources({"cpu": spec.cpu, "memory": spec.memory}, spec.gpus_per_node, spec.overrides)
+    limit = {"ephemeral-storage": spec.disk_limit} if spec.disk_limit else {}
+    request = {"cpu": spec.cpu_request or spec.cpu, "ephemeral-storage": spec.disk_request}
+    return {"requests": {**amount, **request}, "limits": {**amount, **limit}}
 
 
 def volumes(spec: TrainingJobSpec) -> list[Manifest]:
     """The root is read-only. A container's own /dev/shm holds 64 MiB, too little for NCCL and for data loaders."""
-    return [
+    own: list[Manifest] = [
         {"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": spec.shm_size}},
         {"name": "tmp", "emptyDir": {"sizeLimit": spec.scratch_size}},
         {"name": "work", "emptyDir": {"sizeLimit": spec.scratch_size}},
     ]
+    return overrides.volumes(own + s3_access.volumes(spec), spec.overrides)
 
 
-def volume_mounts() -> list[Manifest]:
-    return [
+def volume_mounts(spec: TrainingJobSpec) -> list[Manifest]:
+    own: list[Manifest] = [
         {"name": "dshm", "mountPath": "/dev/shm"},
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "work", "mountPath": "/work"},
     ]
+    return overrides.mounts(own + s3_access.mounts(spec), spec.overrides)
+
+
+def pod_security(spec: TrainingJobSpec) -> Manifest:
+    return overrides.security(POD_SECURITY, spec.overrides.pod_security_context)
+
+
+def container_security(spec: TrainingJobSpec) -> Manifest:
+    return overrides.security(CONTAINER_SECURITY, spec.overrides.security_context)
 
 
 def placement(spec: TrainingJobSpec) -> Manifest:
     """What decides the node and who may pull the image; empty parts are left out."""
-    parts: Manifest = {}
-    if spec.node_selector:
-        parts["nodeSelector"] = dict(spec.node_selector)
-    if spec.tolerations:
-        parts["tolerations"] = [toleration.manifest() for toleration in spec.tolerations]
+    parts = overrides.placement(spec.overrides, spec.node_selector, spec.tolerations)
     if spec.image_pull_secrets:
         parts["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
     return parts
@@ -164,7 +177,7 @@ def coordinator_service(spec: TrainingJobSpec, selector: dict[str, str]) -> Mani
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            "name": spec.coordinator.service,
+            "name": spec.coordinator_service,
             "namespace": spec.namespace,
             "labels": {**job_labels(spec), "app.kubernetes.io/component": "coordinator"},
         },

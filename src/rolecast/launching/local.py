@@ -11,22 +11,24 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from rolecast.errors import InputError, Interrupted
+from rolecast.errors import InputError, Interrupted, of_exit
+from rolecast.exits import TOLD, again
 from rolecast.launching.failure import DeadlineExceeded, JobFailed, report
 from rolecast.launching.launcher import Outcome, say
-from rolecast.launching.learner_pod import GRACE_SECONDS
+from rolecast.launching.ranks import SAVE_SECONDS
 from rolecast.launching.spec import TrainingJobSpec, read_spec
 from rolecast.launching.status import PodEnd
 from rolecast.processes import ERROR, PARENT
 from rolecast.schedule import find
-from rolecast.signals import CODES, Stopped, signals_raise
+from rolecast.signals import Stopped, signals_raise
 from rolecast.stages.run import open_run
 
 TAIL_LINES = 40
+GRACE_SECONDS = SAVE_SECONDS + 10  # the ranks' own comes first
 
 
 def command(spec: TrainingJobSpec) -> list[str]:
-    return [sys.executable, "-m", "rolecast.launching.ranks", str(spec.procs_per_node), spec.stage, spec.run]
+    return [sys.executable, "-m", "rolecast.launching.ranks", spec.stage, spec.run, f"--procs={spec.procs_per_node}"]
 
 
 def train_here(run: str, stage: str, procs: int) -> None:
@@ -70,7 +72,7 @@ class LocalLauncher:
             except Stopped as stopped:
                 code = self._stop(child)
                 reader.join(timeout=5)
-                if code in CODES and errors:
+                if code in TOLD and errors:
                     raise Interrupted(errors[0], stopped.number) from None
                 raise
         reader.join(timeout=5)
@@ -101,10 +103,10 @@ class LocalLauncher:
         return child.returncode
 
     def _fail(self, spec: TrainingJobSpec, code: int, last: str, errors: list[str]) -> None:
-        if code in CODES and errors:  # a rank was told to end, not this process
+        if code in TOLD and errors:  # a rank was told to end, not this process
             raise Interrupted(errors[0], code - 128)
-        if code == InputError.exit_code and errors:
-            raise InputError(errors[0])
+        if not again(code) and errors:
+            raise of_exit(code, errors[0])
         reason = f"signal {signal.Signals(-code).name}" if code < 0 else "Error"
         end = PodEnd("ranks", reason, "", code)
         why = errors[0] if errors else "its output is above"

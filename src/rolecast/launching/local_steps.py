@@ -15,9 +15,10 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TextIO
 
-from rolecast.errors import InputError, Interrupted, RolecastError
+from rolecast.errors import Interrupted, RolecastError, of_exit
+from rolecast.exits import TOLD
 from rolecast.processes import ERROR, PARENT
-from rolecast.signals import CODES, Told
+from rolecast.signals import Told
 
 BY_KFP = "[KFP Executor"
 
@@ -79,11 +80,11 @@ class Steps:
 
     def failure(self) -> RolecastError:
         """What the last step ended with."""
-        told = self._signals.number or (self.code - 128 if self.code in CODES else 0)
+        told = self._signals.number or (self.code - 128 if self.code in TOLD else 0)
         if told:
             return Interrupted(self.error or f"told to end: nothing was to be saved in {self.name or 'the pipeline'}", told)
         if self.error:
-            return (InputError if self.code == InputError.exit_code else RolecastError)(self.error)
+            return of_exit(self.code, self.error)
         how = f"signal {signal.Signals(-self.code).name}" if self.code < 0 else f"exit code {self.code}"
         return RolecastError(f"step {self.name} ended with {how}; its output is above, the same command goes on")
 

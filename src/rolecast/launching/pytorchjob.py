@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from rolecast.launching import overrides
 from rolecast.launching.learner_pod import (
-    CONTAINER_SECURITY,
-    GRACE_SECONDS,
-    NO_SIDECAR,
-    POD_SECURITY,
+    TERMINATION,
     Manifest,
     check_reachable,
     command,
+    container_security,
     coordinator_service,
     environment,
     job_metadata,
     placement,
+    pod_annotations,
     pod_labels,
+    pod_security,
     resources,
     volume_mounts,
     volumes,
@@ -63,14 +64,15 @@ def _replicas(spec: TrainingJobSpec, count: int) -> Manifest:
         # A pod that restarts alone meets peers that wait in a collective of the old world; the whole job is submitted again.
         "restartPolicy": "Never",
         "template": {
-            "metadata": {"labels": pod_labels(spec), "annotations": dict(NO_SIDECAR)},
+            "metadata": {"labels": pod_labels(spec), "annotations": pod_annotations(spec)},
             "spec": {
                 "serviceAccountName": spec.service_account,
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,
-                "terminationGracePeriodSeconds": GRACE_SECONDS,
-                "securityContext": POD_SECURITY,
+                "terminationGracePeriodSeconds": spec.grace_seconds,
+                "securityContext": pod_security(spec),
                 **placement(spec),
+                **overrides.pod_fields(spec.overrides),
                 "containers": [_container(spec)],
                 "volumes": volumes(spec),
             },
@@ -84,10 +86,12 @@ def _container(spec: TrainingJobSpec) -> Manifest:
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
         "command": command(spec),
+        **TERMINATION,
+        **overrides.env_from(spec.overrides),
         "env": environment(spec),
         "resources": resources(spec),
-        "securityContext": CONTAINER_SECURITY,
-        "volumeMounts": volume_mounts(),
+        "securityContext": container_security(spec),
+        "volumeMounts": volume_mounts(spec),
     }
     if spec.samples:
         container["ports"] = [{"name": "coordinator", "containerPort": spec.coordinator.port, "protocol": "TCP"}]

@@ -7,75 +7,31 @@ import json
 import re
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from rolecast.errors import InputError
+from rolecast.launching.fields import OWN_LABELS, Closed, Label, LabelKey, Name, Quantity, Toleration, Variable
+from rolecast.launching.overrides import Overrides
+from rolecast.launching.s3_access import S3Identity
 from rolecast.types import StageKind
 
 M = TypeVar("M", bound=BaseModel)
 
-
-def _quantity(value: Any) -> Any:
-    """YAML reads `cpu: 2` as a number; Kubernetes takes it as it is written."""
-    text = str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
-    if isinstance(text, str) and not re.fullmatch(r"(?=.*[1-9])[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?", text):
-        raise ValueError(f"{text!r} is no quantity above 0; write 2, 500m or 3Gi")
-    return text
-
-
 # Of Kubernetes.
-Quantity = Annotated[str, BeforeValidator(_quantity)]
-Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]  # RFC 1035 label
 StageName = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9_]*[a-z0-9])?$", max_length=24)]  # also a label's value
 Image = Annotated[str, StringConstraints(pattern=r"^\S+$", min_length=1)]
-Label = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
-LabelKey = Annotated[
-    str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$", max_length=317)
-]
-Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]*$")]
 Seconds = Annotated[int, Field(ge=1)]
 
-# Pods, headless Services and child Jobs get the job's name with a suffix, and all of them are DNS labels of 63 characters.
+# Pods, headless Services, the coordinator's Service and child Jobs get the job's name with a suffix, and all of them are DNS labels of
+# 63 characters.
 MAX_NAME = 44
-OWN_LABELS = (
-    "app.kubernetes.io/",
-    "rolecast.dev/",
-    "training.kubeflow.org/",
-    "trainer.kubeflow.org/",
-    "sidecar.istio.io/",
-    "kueue.x-k8s.io/",
-)
+COORDINATOR = "-coordinator"  # the suffix of its Service
 BY_PIPELINE = frozenset({"run", "stage", "kind"})  # keys of a training job that a pipeline's steps set
-
-
-class Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def require_externals_secret(keys: tuple[str, ...], secret: str | None) -> None:
     if keys and secret is None:
         raise ValueError(f"externals_keys names {keys[0]}, and externals_secret no Secret that has it; set both")
-
-
-class Toleration(Closed):
-    """As in a pod's spec."""
-
-    key: str | None = None
-    operator: Literal["Exists", "Equal"] = "Equal"
-    value: str | None = None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    toleration_seconds: int | None = Field(None, alias="tolerationSeconds")
-
-    @model_validator(mode="after")
-    def _operator_fits(self) -> Toleration:
-        if self.operator == "Exists" and self.value is not None:
-            raise ValueError("a toleration with operator Exists takes no value; remove it or use operator Equal")
-        if self.operator == "Equal" and self.key is None:
-            raise ValueError("a toleration with operator Equal needs a key; name the taint's key or use operator Exists")
-        return self
-
-    def manifest(self) -> dict[str, Any]:
-        return self.model_dump(by_alias=True, exclude_none=True)
 
 
 class Deadlines(Closed):
@@ -98,9 +54,10 @@ class Backoff(Closed):
 
 
 class CoordinatorService(Closed):
-    """Where rollout workers find the coordinator that rank 0 of a job runs whose stage has episodes played."""
+    """Of the coordinator that rank 0 of a job runs whose stage has episodes played. Its Service is named after the job, so that no two
+    jobs share one; rollout workers find it where it is announced.
+    """
 
-    service: Name = "rolecast-coordinator"
     port: int = Field(8300, ge=1024, le=65535)
 
 
@@ -126,27 +83,34 @@ class TrainingJobSpec(Closed):
     procs_per_node: int = Field(1, ge=1)
     gpus_per_node: int = Field(0, ge=0)
     cpu: Quantity = "2"
+    cpu_request: Quantity | None = None  # of a node that is shared with others; by default all of `cpu`
     memory: Quantity = "8Gi"
     shm_size: Quantity = "2Gi"
     scratch_size: Quantity = "20Gi"
+    disk_request: Quantity = "2Gi"  # of the node's disk; scratch and logs lie there
+    disk_limit: Quantity | None = None
+    grace_seconds: int = Field(120, ge=30, le=3600)  # of a pod that is told to end: its ranks save first, at the end of their step
     zero_stage: int | None = Field(None, ge=0, le=3)  # of DeepSpeed, in place of what the run's config says; 0 is the plain engine
-    node_selector: dict[LabelKey, Label] = {}
+    node_selector: dict[LabelKey, Label] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
     queue: Name | None = None  # Kueue's LocalQueue
     priority: Name | None = None  # Kueue's WorkloadPriorityClass
     service_account: Name = "rolecast-learner"
     endpoints: Name = "rolecast-endpoints"  # a ConfigMap
-    s3_secret: Name = "rolecast-s3"
+    s3_secret: Name | None = "rolecast-s3"  # null: by the identity of the account
+    s3_identity: S3Identity | None = None
+    s3_ca: Name | None = None  # a ConfigMap with key `ca.crt`, of a private certificate authority
     release_secret: Name | None = "rolecast-release"  # with key `key`, for stages that sample; null where rollouts are local
     auth_secret: Name | None = None  # with key `token`, which retriever and judge ask for
     externals_secret: Name | None = None  # with `externals_keys`, of the endpoints that roles speak through
     externals_keys: tuple[Variable, ...] = ()  # each becomes the variable of its name (a config's key_env)
-    labels: dict[LabelKey, Label] = {}
+    labels: dict[LabelKey, Label] = Field(default_factory=dict)
     deadlines: Deadlines = Deadlines()
     backoff: Backoff = Backoff()
     ttl_seconds: Seconds = 86400  # how long a finished job stays to be looked at
     coordinator: CoordinatorService = CoordinatorService()
     runtime: TrainingRuntime = TrainingRuntime()
+    overrides: Overrides = Overrides()
 
     @model_validator(mode="before")
     @classmethod
@@ -181,6 +145,16 @@ class TrainingJobSpec(Closed):
         suffix = "-" + hashlib.sha256(self.run.encode()).hexdigest()[:8]
         head = f"rolecast-{self.stage.replace('_', '-')}-"
         return head + self.run_label.lower().replace(".", "-").replace("_", "-")[: MAX_NAME - len(head) - len(suffix)].strip("-") + suffix
+
+    @property
+    def coordinator_service(self) -> str:
+        """Of this job alone: a Service that two jobs shared would lead one's workers to the other."""
+        return self.job_name + COORDINATOR
+
+    @property
+    def coordinator_url(self) -> str:
+        """Also from another namespace."""
+        return f"http://{self.coordinator_service}.{self.namespace}.svc:{self.coordinator.port}"
 
     @property
     def samples(self) -> bool:

@@ -6,19 +6,25 @@ therefore lives in the runtime, which the first launcher in a namespace creates 
 
 from __future__ import annotations
 
+import hashlib
+import json
+
+from rolecast.errors import InputError
+from rolecast.launching import overrides
 from rolecast.launching.learner_pod import (
-    CONTAINER_SECURITY,
-    GRACE_SECONDS,
     NO_SIDECAR,
-    POD_SECURITY,
+    TERMINATION,
     Manifest,
     check_reachable,
     command,
+    container_security,
     coordinator_service,
     environment,
     job_metadata,
     placement,
+    pod_annotations,
     pod_labels,
+    pod_security,
     resources,
     volume_mounts,
     volumes,
@@ -48,17 +54,17 @@ def rank_zero(spec: TrainingJobSpec) -> dict[str, str]:
 
 
 def _job(spec: TrainingJobSpec) -> Manifest:
-    torchrun, *arguments = command(spec)
+    python, *arguments = command(spec)
     return {
         "apiVersion": API_VERSION,
         "kind": "TrainJob",
         "metadata": job_metadata(spec),
         "spec": {
-            "runtimeRef": {"apiGroup": GROUP, "kind": spec.runtime.kind, "name": spec.runtime.name},
+            "runtimeRef": {"apiGroup": GROUP, "kind": spec.runtime.kind, "name": runtime_name(spec)},
             "activeDeadlineSeconds": spec.deadlines.pending + spec.deadlines.running,
             "trainer": {
                 "image": spec.image,
-                "command": [torchrun],
+                "command": [python],
                 "args": arguments,
                 "env": environment(spec),
                 "numNodes": spec.nodes,
@@ -72,17 +78,45 @@ def _job(spec: TrainingJobSpec) -> Manifest:
 
 def _patch(spec: TrainingJobSpec) -> Manifest:
     pod = {
-        "metadata": {"labels": pod_labels(spec), "annotations": dict(NO_SIDECAR)},
+        "metadata": {"labels": pod_labels(spec), "annotations": pod_annotations(spec)},
         "spec": {
             "serviceAccountName": spec.service_account,
-            "terminationGracePeriodSeconds": GRACE_SECONDS,
-            "securityContext": POD_SECURITY,
+            "terminationGracePeriodSeconds": spec.grace_seconds,
+            "securityContext": pod_security(spec),
             **placement(spec),
-            "containers": [{"name": NODE, "securityContext": CONTAINER_SECURITY, "volumeMounts": volume_mounts()}],
+            "containers": [{"name": NODE, "securityContext": container_security(spec), "volumeMounts": volume_mounts(spec)}],
             "volumes": volumes(spec),
         },
     }
     return {"name": NODE, "template": {"spec": {"template": pod}}}
+
+
+def _unpatched(spec: TrainingJobSpec) -> Manifest:
+    """Overrides that a TrainJob cannot patch, or could only add to."""
+    given = spec.overrides
+    return {
+        **overrides.pod_fields(given),
+        **overrides.env_from(given),
+        **{
+            key: value
+            for key, value in {"pod": given.pod_security_context.manifest(), "node": given.security_context.manifest()}.items()
+            if value
+        },
+    }
+
+
+def runtime_name(spec: TrainingJobSpec) -> str:
+    """Overrides that only a runtime can say make one of their own; the others share the namespace's."""
+    unpatched = _unpatched(spec)
+    if not unpatched:
+        return spec.runtime.name
+    if spec.runtime.kind == "ClusterTrainingRuntime":
+        raise InputError(
+            f"ClusterTrainingRuntime {spec.runtime.name} is the administrator's, and a TrainJob cannot patch {', '.join(unpatched)}: "
+            "have it said there, or leave runtime.kind out"
+        )
+    digest = hashlib.sha256(json.dumps(unpatched, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{spec.runtime.name[:54].rstrip('-')}-{digest}"
 
 
 def own_runtime(spec: TrainingJobSpec) -> Manifest | None:
@@ -95,8 +129,18 @@ def own_runtime(spec: TrainingJobSpec) -> Manifest | None:
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "securityContext": POD_SECURITY,
-            "containers": [{"name": NODE, "image": spec.image, "imagePullPolicy": "IfNotPresent", "securityContext": CONTAINER_SECURITY}],
+            "securityContext": pod_security(spec),
+            **overrides.pod_fields(spec.overrides),
+            "containers": [
+                {
+                    "name": NODE,
+                    "image": spec.image,
+                    "imagePullPolicy": "IfNotPresent",
+                    **TERMINATION,
+                    **overrides.env_from(spec.overrides),
+                    "securityContext": container_security(spec),
+                }
+            ],
         },
     }
     job = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}, "spec": {"backoffLimit": 0, "template": pod}}
@@ -104,7 +148,7 @@ def own_runtime(spec: TrainingJobSpec) -> Manifest | None:
         "apiVersion": API_VERSION,
         "kind": "TrainingRuntime",
         "metadata": {
-            "name": spec.runtime.name,
+            "name": runtime_name(spec),
             "namespace": spec.namespace,
             "labels": {"trainer.kubeflow.org/framework": "torch", "app.kubernetes.io/part-of": "rolecast"},
         },

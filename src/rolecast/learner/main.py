@@ -1,21 +1,26 @@
-"""`torchrun … -m rolecast.learner.main STAGE RUN`: one training stage of a run, over as many ranks as there are."""
+"""`python -m rolecast.learner.main STAGE RUN`: one rank of one training stage of a run. `rolecast.launching.ranks` starts as many as there
+are to be; torchrun could, too."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+import traceback
 from dataclasses import replace
+from pathlib import Path
 from typing import NoReturn
 
 from rolecast.disk import disk_fault
 from rolecast.errors import InputError, Interrupted, RolecastError
+from rolecast.exits import FAILED, PEER_LOST
 from rolecast.installed import needing
 from rolecast.learner.settings import BackendConfig
-from rolecast.processes import PARENT, die_with_parent, prepare_process, say_error
+from rolecast.processes import END, PARENT, die_with_parent, prepare_process, say_error
 from rolecast.schedule import find
 from rolecast.signals import Stopped, signals_raise
 from rolecast.stages.run import Run, open_run
+from rolecast.working_copies import told
 
 
 def main() -> None:
@@ -32,28 +37,31 @@ def main() -> None:
         except Stopped as stopped:
             _end(f"told to end: {arguments.stage} had not begun", stopped.number + 128, alike=True)
         except RolecastError as error:
-            _end(str(error), error.exit_code, alike=isinstance(error, Interrupted))
-        except OSError as error:
-            if (fault := disk_fault(error)) is None:
-                raise
-            _end(str(fault), fault.exit_code, alike=False)
-        except RuntimeError as error:
-            if not parted(error):
-                raise
-            print(f"rank {os.environ.get('RANK')}: another rank has ended, see what it says", file=sys.stderr, flush=True)
-            os._exit(1)
+            _end(told(error), error.exit_code, alike=isinstance(error, Interrupted))
+        except Exception as error:
+            if parted(error):
+                print(f"rank {os.environ.get('RANK')}: another rank has ended, see what it says", file=sys.stderr, flush=True)
+                os._exit(PEER_LOST)
+            if isinstance(error, OSError) and (fault := disk_fault(error)) is not None:
+                _end(str(fault), fault.exit_code, alike=False)
+            traceback.print_exc()
+            _end(f"rank {os.environ.get('RANK', '0')}: {type(error).__name__}: {error}; the traceback is above", FAILED, alike=False)
 
 
-def parted(error: RuntimeError) -> bool:
+def parted(error: Exception) -> bool:
     """Whether the error is that another rank is gone, whose own line says why."""
-    return type(error).__name__ == "DistBackendError" or "gloo" in str(error)
+    dist = ("DistBackendError", "DistNetworkError", "DistStoreError")
+    return isinstance(error, RuntimeError) and (type(error).__name__ in dist or "gloo" in str(error))
 
 
 def _end(message: str, code: int, alike: bool) -> NoReturn:
-    """`alike`: every rank ends so, and the first one says it."""
-    if not alike or os.environ.get("RANK", "0") == "0":
+    """`alike`: every rank ends so, and the first one says it. Who started the ranks may say it for all of them."""
+    if END in os.environ:
+        Path(os.environ[END]).write_text(" ".join(message.split()), encoding="utf-8")
+    elif not alike or os.environ.get("RANK", "0") == "0":
         say_error(message if PARENT in os.environ or not alike else f"{message}; the same command goes on from there")
-    # At once: a rank that waits for others at the interpreter's end would keep torchrun from ending them.
+    # At once: a rank that waits for others at the interpreter's end would keep those from ending.
+    sys.stdout.flush()
     os._exit(code)
 
 

@@ -1,10 +1,13 @@
-"""The ranks of a torchrun job: who does what share, and how they agree. One process is one rank of one."""
+"""The ranks of a job: who does what share, and how they agree. One process is one rank of one."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -12,10 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from rolecast.credit import Floats
 from rolecast.devices import device
-from rolecast.errors import RolecastError
+from rolecast.errors import PeersError
+from rolecast.signals import ENDING
 
 T = TypeVar("T")
 PATIENCE = timedelta(hours=2)  # rank 0 may wait that long for rollouts; our own deadlines, in the coordinator, are shorter
@@ -95,7 +100,7 @@ def _talk() -> Any:
 
 
 def join() -> Ranks:
-    """Joins the job that torchrun started this process in; alone otherwise. Raises `RolecastError` if the job does not form."""
+    """Joins the job that this process was started in; alone otherwise. Raises `PeersError` if the job does not form."""
     global _group
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
@@ -103,12 +108,41 @@ def join() -> Ranks:
     try:
         if torch.cuda.is_available():
             torch.cuda.set_device(device())  # before NCCL: it takes the current device
-        if not dist.is_initialized():
-            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=PATIENCE)
-        _group = dist.new_group(backend="gloo", timeout=PATIENCE)
+        with _signals_end():
+            if not dist.is_initialized():
+                store, rank, _ = next(rendezvous("env://", timeout=PATIENCE))
+                _require_first(store, rank)
+                backend = "nccl" if torch.cuda.is_available() else "gloo"
+                dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=PATIENCE)
+            _group = dist.new_group(backend="gloo", timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
-        raise RolecastError(f"the {world} ranks of this job did not find each other: {str(error)[:300]}") from error
+        raise PeersError(f"the {world} ranks of this job did not find each other: {str(error)[:300]}") from error
     return Ranks(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("GROUP_RANK", "0")))
+
+
+def _require_first(store: Any, rank: int) -> None:
+    """An operator makes a pod anew that was lost. Its ranks find a store where they have been already, and peers that wait in a collective
+    of the world before: nobody can join that, so the job is to fail as a whole, and to start again."""
+    if store.add(f"rolecast/rank/{rank}", 1) > 1:
+        raise PeersError(
+            f"rank {rank} was here before: its process was lost and the others' were not; the job has to start again as a whole"
+        )
+
+
+@contextmanager
+def _signals_end() -> Iterator[None]:
+    """A signal ends the process meanwhile: who waits for peers in torch's C++ would not hear of it, and has nothing to save."""
+    before = {number: signal.getsignal(number) for number in ENDING}
+    if threading.current_thread() is threading.main_thread():
+        for number, old in before.items():
+            if old != signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, old in before.items():
+                signal.signal(number, old)
 
 
 def leave() -> None:

@@ -76,6 +76,10 @@ class Collector:
         """Runs `main`, in which groups are played, in the collector's loop and with its engine going."""
         return self._loop.run(self._driven(main))
 
+    def close(self) -> None:
+        """Ends what its clients left running in its loop. For after the last call, from outside of it."""
+        self._loop.close()
+
     def play_group(self, group: Group, ended: Tell = lambda: None) -> Coroutine[Any, Any, list[Trajectory]]:
         """A group's trajectories, finished and scored, in the order of its members. Only inside `run`; `ended` after each of them.
 

@@ -17,6 +17,7 @@ from typing import ParamSpec, Protocol, TypeVar
 from rolecast.errors import RolecastError, StoreError
 from rolecast.leasing import Blame, Handshake, Lease, Malformed, Refused, TeamVersion, Ticket
 from rolecast.rollout.collect import Collector, Tell
+from rolecast.rollout.complaints import Complaints
 from rolecast.rollout.scheduler import ended
 from rolecast.types import Trajectory
 
@@ -63,9 +64,16 @@ class Worker:
     capacity: int  # groups in flight
     remote: bool = True
     stopping: Callable[[], bool] = lambda: False  # then it ends what it has, and leases no more
+    overdue: Callable[[], bool] = lambda: False  # then it gives back what it has
     submitted: Callable[[], None] = lambda: None  # after each group
+    complaints: Complaints = field(default_factory=lambda: Complaints(log))  # of a coordinator that is asked every second
     _held: dict[str, Lease] = field(default_factory=dict)  # by id, neither submitted nor given back
     _next: list[Lease] = field(default_factory=list)  # of a version that is loaded when nothing older is in flight
+
+    @property
+    def holds(self) -> int:
+        """Leases that are neither submitted nor given back. Any thread may ask."""
+        return len(self._held)
 
     def work(self, progress: Callable[[int], None] = lambda done: None) -> int:
         """Plays groups and submits each when it is done, until there are none to lease; how many it played.
@@ -88,7 +96,7 @@ class Worker:
             self._give_back(list(self._held.values()), str(error))
             raise
         else:
-            self._give_back(list(self._held.values()), "the worker was told to end")
+            self._give_back(list(self._held.values()), "the worker was told to end", "nobody")
         finally:
             self._held.clear()
             self._next = []
@@ -124,6 +132,8 @@ class Worker:
                     ends, _ = await asyncio.wait(flying, timeout=NAP if self.remote else None, return_when=asyncio.FIRST_COMPLETED)
                     done |= {flying.pop(task).id: task.result() for task in list(flying) if task in ends}
                 await self._submit(done, alone=not flying)
+                if flying and self.overdue():
+                    return count - len(flying)
         finally:
             await ended(list(flying))
 
@@ -139,7 +149,7 @@ class Worker:
         try:
             leases = await self._call(self._lease, room)
         except RolecastError as error:  # asked again: before long, or by the next call of `work`
-            log.info("no more groups: %s", error)
+            self.complaints.say("more", logging.INFO, f"no more groups: {error}")
             return []
         if leases and leases[0].version != version:
             self._next = leases
@@ -160,8 +170,9 @@ class Worker:
             except RolecastError as error:
                 if alone:
                     raise
-                log.warning("lease %s is kept: %s", id, error)
+                self.complaints.say("kept", logging.WARNING, f"{len(done)} groups that are played are kept: {error}")
                 return
+            self.complaints.forget()
             del done[id], self._held[id]
             self.submitted()
 
@@ -190,7 +201,7 @@ class Worker:
                 try:
                     self.coordinator.extend(list(self._held.values()))
                 except RolecastError as error:  # the lease may expire; the work is submitted all the same
-                    log.warning("heartbeat: %s", error)
+                    self.complaints.say("heartbeat", logging.WARNING, f"heartbeat: {error}")
 
         thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
         thread.start()

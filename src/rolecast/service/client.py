@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from rolecast.errors import InputError, RolecastError
+from rolecast.exits import BAD_INPUT, FAILED
 from rolecast.retries import Tries
 from rolecast.service.errors import said
 from rolecast.service.logs import REQUEST_ID
@@ -20,10 +21,21 @@ log = logging.getLogger(__name__)
 
 
 class NoAnswer(RolecastError):
-    """A part is away, too slow, or fails (5xx, 429) for longer than one is willing to wait."""
+    """A part is away, too slow, or fails (5xx, 429) for longer than one is willing to wait. `wrong`: it never answered at all, so that
+    its address may be at fault."""
+
+    def __init__(self, message: str, wrong: bool = False) -> None:
+        super().__init__(message)
+        self.exit_code = BAD_INPUT if wrong else FAILED
 
 
-class NoSuchRoute(RolecastError):
+class WrongPart(RolecastError):
+    """What answers at the address is another part, or does not take the credential."""
+
+    exit_code = BAD_INPUT
+
+
+class NoSuchRoute(WrongPart):
     """A part of another make or age: it does not know what is asked (404, 405)."""
 
 
@@ -51,11 +63,12 @@ class JsonClient:
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._down: float | None = None  # since when it has not answered
+        self._answered = False
 
     async def post(self, path: str, body: object) -> Any:
         """The answer's JSON.
 
-        `InputError` if the part refuses the request as malformed (400 of ours, 422), `NoAnswer` if it is away or fails, `RolecastError` for the rest.
+        `InputError` if the part refuses the request as malformed (400 of ours, 422), `NoAnswer` if it is away or fails, `WrongPart` for the rest.
         """
         return await self.request("POST", path, body)
 
@@ -79,7 +92,8 @@ class JsonClient:
             if pause is None:
                 raise NoAnswer(
                     f"{self.name} at {self.url} did not answer {method} {path}: {fault}, tried {tries.count} times in {self._patience:g} s; "
-                    f"see that it runs and that {self.variable} names it"
+                    f"see that it runs and that {self.variable} names it",
+                    wrong=not self._answered,
                 )
             await self._sleep(pause)
 
@@ -93,6 +107,7 @@ class JsonClient:
                 reply = await client.request(method, self.url + path, json=body, headers=headers)
             except httpx.TransportError as error:
                 return None, f"{type(error).__name__} {error}".strip(), begun
+        self._answered = True
         if reply.status_code >= 500 or reply.status_code == 429:
             return reply, f"status {reply.status_code} {_detail(reply)}".strip(), begun
         self._down = None
@@ -102,13 +117,13 @@ class JsonClient:
         if reply.status_code == 422 or (reply.status_code == 400 and not self._outside):
             raise InputError(_detail(reply))
         if not reply.is_success:
-            fault = NoSuchRoute if reply.status_code in (404, 405) else RolecastError
+            fault = NoSuchRoute if reply.status_code in (404, 405) else WrongPart
             advice = f"; set {TOKEN} or {TOKEN_FILE}" if reply.status_code == 401 and not self._outside else ""
             raise fault(f"{self.name} at {self.url} refused {method} {path}: {reply.status_code} {_detail(reply)}{advice}")
         try:
             return reply.json()
         except ValueError:
-            raise RolecastError(f"{self.url} answered {method} {path} without JSON; is it the {self.name}?") from None
+            raise WrongPart(f"{self.url} answered {method} {path} without JSON; is it the {self.name}?") from None
 
     def _connected(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
         """Connections belong to an event loop, and a stage may run several, one after the other.

@@ -14,6 +14,7 @@ REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 SECRETS = (  # variables whose values never reach a log
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
     "OPENAI_API_KEY",
     "ROLECAST_COORDINATOR_TOKEN",
     "ROLECAST_KFP_TOKEN",

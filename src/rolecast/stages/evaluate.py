@@ -89,6 +89,7 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
     try:
         done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], profile.sampling, "eval", bar.update)
     finally:
+        collector.close()
         engine.close()
     shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
     cost, task = cost_of(done, ever_trained(c, of)), profile.task(tasks.together(method.measured or (of.task,)))

@@ -105,6 +105,7 @@ class _Local:
     run: Run
     stage: Stage
     rollouts: Rollouts
+    collector: Collector
     team: Team
     shared: bool  # whether `team` is the stage's own, and not a copy
     disk: DiskEngine | None  # an engine that is given versions as files
@@ -126,7 +127,7 @@ class _Local:
         )  # fmt: skip
         handshake = handshake_of(c, method, renderer, "", "")  # whoever plays in this process has been looked at
         rollouts = local_rollouts(collector, c.name, handshake, _staleness(run, stage))
-        return cls(run, stage, rollouts, sampled, shared, disk, method.spoken)
+        return cls(run, stage, rollouts, collector, sampled, shared, disk, method.spoken)
 
     def publish(self, step: int, weights: Weights, rollback: int = 0) -> None:
         if not self.shared:
@@ -150,6 +151,7 @@ class _Local:
         return start_folder(self.run, self.stage.start)
 
     def close(self) -> None:
+        self.collector.close()
         if self.disk is not None:
             self.disk.close()
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rolecast.config import RlConfig
-from rolecast.errors import CollapseError, Interrupted, RolecastError
+from rolecast.errors import CollapseError, Interrupted, NamedStop
 from rolecast.evaluation import tasks
 from rolecast.evaluation.cost import Cost, read_cost
 from rolecast.evaluation.metrics import shortfall, valid_share
@@ -322,9 +322,7 @@ class Trainer:
         short = shortfall(len(self.dev), done, f"step {step}, dev")
         scores = means(self.task, [t for t in done if t.status != "error"])
         if self.task.headline not in scores:
-            raise RolecastError(
-                f"step {step}: no dev episode has the score {self.task.headline!r} that models are selected on; see its judge"
-            )
+            raise NamedStop(f"step {step}: no dev episode has the score {self.task.headline!r} that models are selected on; see its judge")
         return {
             **{f"dev/{name}": number for name, number in short.items()},
             **{f"dev/{name}": score for name, score in scores.items()},

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rolecast.config import RolloutConfig
 from rolecast.data.records import read_questions, write_questions
-from rolecast.errors import ArtifactError, Interrupted, RolecastError
+from rolecast.errors import ArtifactError, Interrupted, NamedStop
 from rolecast.evaluation import tasks
 from rolecast.evaluation.cost import Cost, cost_of, read_cost
 from rolecast.evaluation.metrics import shortfall, valid_share
@@ -58,7 +58,7 @@ class Played:
 
 
 def rollout(run: Run, stage: Stage, ranks: Ranks) -> None:
-    """Plays what is left to play; then the questions of all shards become one artifact. RolecastError if there are none of a split."""
+    """Plays what is left to play; then the questions of all shards become one artifact. NamedStop if there are none of a split."""
     with ExitStack() as stack:
         roller = Roller.open(run, stage, stack) if ranks.first else None
         count, start = ranks.agree((len(roller.shards), len(roller.done)) if roller is not None else None)
@@ -147,7 +147,7 @@ class Roller:
                 places = [self._place(number) for number, shard in enumerate(self.shards) if shard.split == split]
                 rows = [q for place in places if self.run.has(place) and (place / ROWS).exists() for q in read_questions(place / ROWS)]
                 if not rows:
-                    raise RolecastError(f"stage {self.stage.name} prepared no {split} question: {self._said(split)}")
+                    raise NamedStop(f"stage {self.stage.name} prepared no {split} question: {self._said(split)}")
                 write_questions(partial / f"{split}.jsonl", rows)
         self.metrics.close()
         self.run.publish(self.run.questions(self.stage.name))

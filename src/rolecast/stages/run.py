@@ -32,6 +32,7 @@ from rolecast.store.artifact import MANIFEST, committed, digest_of, recover, wri
 from rolecast.store.fencing import FencedStore, only_learner
 from rolecast.store.uri import S3, manifest_at, open_store
 from rolecast.types import Stage
+from rolecast.working_copies import working_copy
 
 WORKDIR = "ROLECAST_WORKDIR"
 FORMAT = 2  # of a run's folder: stages by name, slots in `slots/`
@@ -314,6 +315,7 @@ def _place(location: Path | str) -> tuple[Path, Store | None]:
     work = Path(os.environ.get(WORKDIR) or Path(tempfile.gettempdir()) / "rolecast")
     path = work / f"{uri.rpartition('/')[2]}-{hashlib.sha256(uri.encode()).hexdigest()[:8]}"
     path.mkdir(parents=True, exist_ok=True)
+    working_copy(path, uri)
     return path, FencedStore(open_store(uri))
 
 

@@ -17,6 +17,7 @@ from rolecast.errors import InputError, RolecastError
 from rolecast.installed import needing
 from rolecast.processes import PARENT, die_with_parent, prepare_process, say_error
 from rolecast.signals import Stopped, signals_raise
+from rolecast.working_copies import told
 
 if TYPE_CHECKING:
     from rolecast.stages.run import Run
@@ -39,7 +40,7 @@ def _step(stage: Callable[P, str]) -> Callable[P, str]:
                 say_error(f"told to end: nothing was to be saved in {stage.__name__}")
                 sys.exit(stopped.code)
             except RolecastError as error:
-                say_error(str(error))
+                say_error(told(error))
                 sys.exit(error.exit_code)
             except OSError as error:
                 if (fault := disk_fault(error)) is None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rolecast.errors import FencedError, InputError, RolecastError
+from rolecast.errors import FencedError, InputError, NamedStop, RolecastError
 from rolecast.ports import Store
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def take_attempt(store: Store) -> int:
     for attempt in range(1, MOST_ATTEMPTS):
         if store.put(_attempt(attempt), claim, absent=True):
             return attempt
-    raise RolecastError(f"the run was started {MOST_ATTEMPTS - 1} times; something restarts it for ever")
+    raise NamedStop(f"the run was started {MOST_ATTEMPTS - 1} times; something restarts it for ever")
 
 
 def require_conditional_puts(store: Store, where: str) -> None:

@@ -19,20 +19,24 @@ from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from shutil import copyfileobj
+from types import MappingProxyType
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 from minio import Minio
+from minio.credentials.providers import Provider, StaticProvider
 from minio.deleteobjects import DeleteObject
 from minio.error import InvalidResponseError, S3Error, ServerError
-from urllib3 import PoolManager, Timeout
-from urllib3.exceptions import HTTPError
+from urllib3 import PoolManager
+from urllib3.exceptions import HTTPError, ProxyError
 
-from rolecast.errors import ArtifactError, InputError, StoreError
+from rolecast.errors import ArtifactError, InputError, StoreError, WrongStoreError
 from rolecast.retries import Tries
 from rolecast.store.artifact import MANIFEST, parse_manifest, receiving, verified
+from rolecast.store.credentials import CredentialsFault, clocks_apart, provider_of
 from rolecast.store.keys import below, checked, missing, require_same
 from rolecast.store.local import holds
+from rolecast.store.transport import CA_BUNDLE, pool_for
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,32 +47,47 @@ PART = 16 * 2**20  # bytes of one part of a large upload
 WORKERS = 4  # files that travel at once
 _AGAIN = {"InternalError", "SlowDown", "ServiceUnavailable", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict"}
 _AWAY = {500, 502, 503, 504}  # 501 is for good
-_REFUSED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthorizationHeaderMalformed"}
+_REFUSED = {  # and what to check then
+    "AccessDenied": "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and their rights, or those of the role",
+    "InvalidAccessKeyId": "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "SignatureDoesNotMatch": "check AWS_SECRET_ACCESS_KEY",
+    "AuthorizationHeaderMalformed": "check ROLECAST_S3_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "InvalidToken": "AWS_SESSION_TOKEN does not belong to the keys; take all three anew",
+    "InvalidTokenId": "AWS_SESSION_TOKEN does not belong to the keys; take all three anew",
+    "ExpiredToken": "the session is over; take AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN anew",
+}
+_SKEWED = {"RequestTimeTooSkewed", "RequestExpired"}
 
 
 class S3Store:
-    def __init__(self, endpoint: str, bucket: str, prefix: str, access_key: str, secret_key: str, region: str = "us-east-1") -> None:
+    def __init__(
+        self, endpoint: str, bucket: str, prefix: str, access_key: str = "", secret_key: str = "", region: str = "us-east-1", *,
+        provider: Provider | None = None, environ: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """Keys, or a provider of keys that expire. `environ` names proxies and certificate authorities."""
         self.endpoint, self.bucket, self.prefix = endpoint, bucket, checked(prefix, prefix=True)
+        self._answered = False  # ever: else the address may be at fault
         at = urlsplit(endpoint)
         if at.scheme not in ("http", "https") or not at.netloc or at.path.strip("/"):
             raise InputError(f"ROLECAST_S3_ENDPOINT is {endpoint!r}; write http(s)://host:port")
         if not _BUCKET.fullmatch(bucket):
             raise InputError(f"{bucket!r} is no name of a bucket: 3 to 63 of a-z, 0-9, dot and hyphen; mend ROLECAST_STORE")
-        # Retries are ours (`_call`): urllib3 would log the address of a presigned request, which is a credential for minutes.
-        self._http = PoolManager(timeout=Timeout(connect=5.0, read=60.0), maxsize=4 * WORKERS, retries=False)
+        self._http: PoolManager = pool_for(endpoint, environ, 4 * WORKERS)
         self._client = Minio(
-            endpoint=at.netloc, access_key=access_key, secret_key=secret_key, secure=at.scheme == "https", region=region,
+            endpoint=at.netloc, credentials=provider or StaticProvider(access_key, secret_key), secure=at.scheme == "https", region=region,
             http_client=self._http,
         )  # fmt: skip
 
     @classmethod
     def from_environment(cls, bucket: str, prefix: str, environ: Mapping[str, str]) -> S3Store:
-        needed = ("ROLECAST_S3_ENDPOINT", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-        unset = [name for name in needed if not environ.get(name)]
-        if unset:
-            raise InputError(f"s3://{bucket} needs {', '.join(unset)} in the environment")
-        endpoint, access_key, secret_key = (environ[name] for name in needed)
-        return cls(endpoint, bucket, prefix, access_key, secret_key, environ.get("ROLECAST_S3_REGION") or "us-east-1")
+        endpoint, region = (
+            environ.get("ROLECAST_S3_ENDPOINT"),
+            environ.get("ROLECAST_S3_REGION") or environ.get("AWS_REGION") or "us-east-1",
+        )
+        if not endpoint:
+            raise InputError(f"s3://{bucket} needs ROLECAST_S3_ENDPOINT in the environment, and keys or an identity beside it")
+        provider = provider_of(environ, region, lambda url: pool_for(url, environ, 1), f"s3://{bucket}")
+        return cls(endpoint, bucket, prefix, region=region, provider=provider, environ=environ)
 
     def publish(self, folder: Path, key: str) -> None:
         manifest, where = verified(folder), self._where(key)
@@ -207,30 +226,45 @@ class S3Store:
         """Tries again what may pass; every other fault becomes one line. With `absent`, that is the result for no such object."""
         tries = Tries(PATIENCE)
         while True:
+            there = True
             try:
-                return once()
+                result = once()
+                self._answered = True
+                return result
             except S3Error as error:
                 if error.code == "NoSuchKey" and absent:
+                    self._answered = True
                     return absent["absent"]
                 fault, again = self._named(error), error.code in _AGAIN or error.response.status in _AWAY
             except ServerError as error:
                 fault, again = f"{self.endpoint} answers with status {error.status_code}", error.status_code in _AWAY
             except InvalidResponseError as error:  # no XML: a gateway whose server is restarting, or no S3 at all
                 fault, again = f"{self.endpoint} does not answer like an S3 server; check ROLECAST_S3_ENDPOINT", error._code in _AWAY
+            except CredentialsFault as error:
+                fault, again = str(error), error.again
             except HTTPError as error:
-                fault, again = f"{self.endpoint} cannot be reached ({type(error).__name__}); check ROLECAST_S3_ENDPOINT", True
+                fault, again = self._unreached(error)
+                there = False
             pause = tries.pause() if again else None
             if pause is None:
-                raise StoreError(f"s3://{self.bucket}: {fault}") from None
+                raise (StoreError if self._answered or (again and there) else WrongStoreError)(f"s3://{self.bucket}: {fault}") from None
             if tries.count == 2:  # once per request, not once per try
                 log.warning("%s; trying again for %g s", fault, PATIENCE)
             time.sleep(pause)
 
+    def _unreached(self, error: HTTPError) -> tuple[str, bool]:
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return f"{self.endpoint} shows a certificate that is not trusted; name its authority's in {CA_BUNDLE}", False
+        if isinstance(error, ProxyError):
+            return f"{self.endpoint} cannot be reached through the proxy; check HTTP_PROXY, HTTPS_PROXY and NO_PROXY", True
+        return f"{self.endpoint} cannot be reached ({type(error).__name__}); check ROLECAST_S3_ENDPOINT", True
+
     def _named(self, error: S3Error) -> str:
         if error.code == "NoSuchBucket":
             return f"there is no such bucket at {self.endpoint}; create it, or mend ROLECAST_STORE"
+        if error.code in _SKEWED:
+            return f"{self.endpoint} refuses the time ({error.code}){clocks_apart(error.response) or '; set the clock (NTP)'}"
         if error.code in _REFUSED:
-            return (
-                f"{self.endpoint} refuses the credentials ({error.code}); check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and their rights"
-            )
+            # A wrong clock makes every signature wrong, and not all servers say so.
+            return f"{self.endpoint} refuses the credentials ({error.code}){clocks_apart(error.response) or f'; {_REFUSED[error.code]}'}"
         return f"{self.endpoint} answers {error.code}: {error.message}"

@@ -37,11 +37,21 @@ class Attempt(Message):
 
     run: str
     attempt: int
+    session: str  # another one whenever a coordinator starts: runs may have one name, and a run may be made anew under its name
 
 
-class RunInfo(Attempt):
+class Load(Message):
+    """What workers choose by, among several coordinators."""
+
+    workers: int = Field(ge=0)  # heard of lately
+    waiting: int = Field(ge=0)  # groups that no worker holds
+
+
+class RunInfo(Message):
     """What a worker needs to become one: the config as JSON, and the version to load first."""
 
+    run: str
+    attempt: int
     config: str
     stage: str
     store: str

@@ -363,20 +363,28 @@ def test_the_coordinator_service_belongs_to_the_rl_job_and_goes_with_it(api: Fak
     stage = Stage(api, stage="rl")
     stage.then(stage.condition("Succeeded"))
     stage.launcher.run(stage.spec)
-    service = api.objects["services"]["rolecast-coordinator"]
+    service = api.objects["services"][stage.spec.coordinator_service]
     assert service["metadata"]["ownerReferences"][0]["uid"] == stage.job["metadata"]["uid"]
     stage.launcher._remove(stage.spec)
     assert not api.objects["services"]
 
 
-def test_the_service_of_another_running_job_is_not_taken_over(api: FakeApi) -> None:
-    one, other = Stage(api, stage="rl"), Stage(api, stage="rl", run="s3://store/runs/other")
-    for stage in (one, one, other):  # the second launch of `one` adopts job and Service
+def test_the_service_of_another_owner_is_not_taken_over(api: FakeApi) -> None:
+    stage = Stage(api, stage="rl")
+    for _ in range(2):  # the second launch adopts job and Service
         stage.then(stage.condition("Succeeded"))
-    one.launcher.run(one.spec)
-    one.launcher.run(one.spec)
-    with pytest.raises(LaunchError, match=r"belongs to another job; set coordinator\.service"):
-        other.launcher.run(other.spec)
+        stage.launcher.run(stage.spec)
+    api.objects["services"][stage.spec.coordinator_service]["metadata"]["ownerReferences"][0]["uid"] = "another"
+    with pytest.raises(LaunchError, match=r"belongs to another job; delete it"):
+        stage.launcher.run(stage.spec)
+
+
+def test_a_second_run_is_launched_while_the_first_ones_job_and_service_are_still_there(api: FakeApi) -> None:
+    one, other = Stage(api, stage="rl"), Stage(api, stage="rl", run="s3://store/runs/other")
+    for stage in (one, other):
+        stage.then(stage.condition("Succeeded"))
+        stage.launcher.run(stage.spec)
+    assert set(api.objects["services"]) == {one.spec.coordinator_service, other.spec.coordinator_service}
 
 
 def test_the_spec_of_the_tests_is_what_the_launcher_reads() -> None:

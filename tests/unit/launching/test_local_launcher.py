@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from rolecast.errors import InputError, Interrupted, RolecastError
+from rolecast.errors import InputError, Interrupted, NamedStop, RolecastError
 from rolecast.launching.failure import DeadlineExceeded, JobFailed
 from rolecast.launching.local import LocalLauncher, command
-from rolecast.launching.ranks import ended
 from rolecast.launching.spec import TrainingJobSpec, read_spec
 
 
@@ -27,7 +26,7 @@ def child(code: str) -> Any:
 
 
 def test_the_starter_gets_the_processes_and_the_learners_arguments() -> None:
-    assert command(spec())[1:] == ["-m", "rolecast.launching.ranks", "2", "sft", "/runs/a"]
+    assert command(spec())[1:] == ["-m", "rolecast.launching.ranks", "sft", "/runs/a", "--procs=2"]
 
 
 def test_a_job_that_ends_well_passes_its_output_on() -> None:
@@ -50,7 +49,7 @@ def test_a_failure_shows_exit_code_and_last_lines() -> None:
     assert "    line 9\n" not in caught.value.report
 
 
-@pytest.mark.parametrize(("code", "kind"), [(2, InputError), (130, Interrupted), (143, Interrupted)])
+@pytest.mark.parametrize(("code", "kind"), [(2, InputError), (3, NamedStop), (130, Interrupted), (143, Interrupted)])
 def test_the_line_that_the_ranks_end_with_is_the_launchers_and_is_not_said_twice(code: int, kind: type[RolecastError]) -> None:
     said: list[str] = []
     with pytest.raises(kind) as caught:
@@ -58,18 +57,6 @@ def test_the_line_that_the_ranks_end_with_is_the_launchers_and_is_not_said_twice
             spec()
         )
     assert (str(caught.value), caught.value.exit_code, said) == ("one", code, ["a"])
-
-
-@pytest.mark.parametrize(("codes", "code"), [([0, 0], 0), ([143, 143], 143), ([143, 1], 1), ([0, 2], 2), ([-9, 0], 137)])
-def test_the_ranks_end_with_what_went_wrong_first_of_all(codes: list[int], code: int) -> None:
-    ends = [f"raise SystemExit({c})" if c >= 0 else f"import os; os.kill(os.getpid(), {-c})" for c in codes]
-    assert ended([subprocess.Popen([sys.executable, "-c", end]) for end in ends]) == code
-
-
-def test_ranks_that_wait_for_one_that_failed_are_ended() -> None:
-    ranks = [subprocess.Popen([sys.executable, "-c", end]) for end in ("raise SystemExit(1)", "import time; time.sleep(60)")]
-    assert ended(ranks, left=0.1) == 1
-    assert ranks[1].returncode == -signal.SIGKILL
 
 
 def test_a_signal_is_named() -> None:

@@ -19,6 +19,7 @@ from sdk_models import unknown_fields
 
 from rolecast.errors import InputError
 from rolecast.launching.render import render_inference_service, render_job, to_yaml
+from rolecast.processes import TERMINATION_LOG
 from rolecast.reading import read_mapping
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -28,12 +29,16 @@ RENDERED = {
     "agent": ("agent", lambda values: [render_inference_service(values, "spec")]),
     "predictor": ("predictor", lambda values: [render_inference_service(values, "spec")]),
 }
+GOLDENS = [*RENDERED, *(f"{name}_overridden" for name in RENDERED)]  # the second ones with every override beside
 Manifests = list[dict[str, Any]]
 
 
 def render(name: str, /, **changes: Any) -> Manifests:
-    spec, renderer = RENDERED[name]
-    return renderer({**read_mapping(GOLDEN / "specs" / f"{spec}.yaml", (), "spec"), **changes})
+    spec, renderer = RENDERED[name.removesuffix("_overridden")]
+    given = read_mapping(GOLDEN / "specs" / f"{spec}.yaml", (), "spec")
+    if name.endswith("_overridden"):
+        given |= read_mapping(GOLDEN / "specs" / f"{spec}_overridden.yaml", (), "spec")
+    return renderer({**given, **changes})
 
 
 def check_golden(name: str, text: str) -> None:
@@ -43,12 +48,19 @@ def check_golden(name: str, text: str) -> None:
     assert text == file.read_text(), f"{file} differs; if that is meant, run again with UPDATE_GOLDEN=1"
 
 
-@pytest.mark.parametrize("name", RENDERED)
+@pytest.mark.parametrize("name", GOLDENS)
 def test_rendered_manifests_equal_the_golden_files(name: str) -> None:
     check_golden(name, to_yaml(render(name)))
 
 
-@pytest.mark.parametrize("name", RENDERED)
+@pytest.mark.parametrize("kind", ["pytorchjob", "trainjob"])
+def test_a_node_of_several_gpus_equals_the_golden_file(kind: str) -> None:
+    manifests = render_job(kind, read_mapping(GOLDEN / "specs" / "learner-one-node.yaml", (), "spec"), "spec")
+    assert [fault for manifest in manifests for fault in unknown_fields(manifest)] == []
+    check_golden(f"{kind}-one-node", to_yaml(manifests))
+
+
+@pytest.mark.parametrize("name", GOLDENS)
 def test_the_sdk_models_know_every_field(name: str) -> None:
     assert [fault for manifest in render(name) for fault in unknown_fields(manifest)] == []
 
@@ -61,10 +73,10 @@ def mappings(value: Any) -> Iterator[dict[str, Any]]:
 
 
 # Any key is right in these.
-FREE = ("labels", "annotations", "nodeSelector", "selector", "requests", "limits", "pytorchReplicaSpecs")
+FREE = ("labels", "annotations", "nodeSelector", "selector", "requests", "limits", "pytorchReplicaSpecs", "matchLabels")
 
 
-@pytest.mark.parametrize("name", RENDERED)
+@pytest.mark.parametrize("name", GOLDENS)
 def test_a_typo_in_any_field_is_found(name: str) -> None:
     """Each key of each mapping is misspelt once."""
     missed, checked = [], 0
@@ -172,10 +184,19 @@ def test_k17_the_job_names_its_kueue_queue_and_none_without_one(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
-def test_k19_k20_both_kinds_run_the_same_torchrun(name: str) -> None:
+def test_k19_k20_both_kinds_start_the_same_ranks(name: str) -> None:
     containers = [p for p in mappings(job(name)) if "command" in p]
     assert {tuple(p["command"] + p.get("args", [])) for p in containers} == {
-        ("torchrun", "--nnodes=2", "--nproc-per-node=8", "-m", "rolecast.learner.main", "rl", "s3://rolecast/runs/decor-7b")
+        (
+            "python",
+            "-m",
+            "rolecast.launching.ranks",
+            "rl",
+            "s3://rolecast/runs/decor-7b",
+            "--nodes=2",
+            "--procs=8",
+            "--save-seconds=110",
+        )
     }
     assert {"name": "ROLECAST_ZERO_STAGE", "value": "3"} in containers[0]["env"]
     assert "ROLECAST_ZERO_STAGE" not in to_yaml([job(name, zero_stage=None)])  # then the run's config decides
@@ -183,23 +204,94 @@ def test_k19_k20_both_kinds_run_the_same_torchrun(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
 @pytest.mark.parametrize("stage", ["sft", "rl"])
-def test_k21_what_torchrun_and_the_operator_set_is_not_set_by_us(name: str, stage: str) -> None:
+def test_k21_what_the_operator_or_the_image_sets_is_not_set_by_us(name: str, stage: str) -> None:
     names = {variable["name"] for place in mappings(job(name, stage=stage)) for variable in place.get("env", [])}
     assert "AWS_ACCESS_KEY_ID" in names
-    assert not names & {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}
+    assert not names & {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PYTHONUNBUFFERED", "OMP_NUM_THREADS"}
     assert not any(variable.startswith("PET_") for variable in names)
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_a_job_may_ask_for_less_of_the_cores_than_it_takes(name: str) -> None:
+    def cores(**changes: Any) -> set[tuple[str, str, str]]:
+        found = [p for p in mappings(job(name, **changes)) if "limits" in p]
+        return {(p["requests"]["cpu"], p["limits"]["cpu"], p["requests"]["memory"]) for p in found}
+
+    assert cores() == {("96", "96", "800Gi")}
+    assert cores(cpu="2", cpu_request="300m") == {("300m", "2", "800Gi")}
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_ranks_save_within_the_grace_of_their_pod(name: str) -> None:
+    for seconds in (60, 900):
+        (arguments,) = {
+            tuple(p.get("command", []) + p.get("args", [])) for p in mappings(job(name, grace_seconds=seconds)) if "command" in p
+        }
+        save = int(arguments[-1].removeprefix("--save-seconds="))
+        graces = [
+            p["terminationGracePeriodSeconds"] for p in mappings(job(name, grace_seconds=seconds)) if "terminationGracePeriodSeconds" in p
+        ]
+        assert set(graces) == {seconds}
+        assert seconds - 15 < save < seconds
+
+
+def test_a_containers_end_is_told_by_its_termination_message() -> None:
+    for name, kind in (("pytorchjob", "PyTorchJob"), ("trainjob", "TrainingRuntime")):
+        (manifest,) = [m for m in render(name) if m["kind"] == kind]
+        told = [container for place in mappings(manifest) for container in place.get("containers", [])]
+        assert told
+        for container in told:
+            assert container["terminationMessagePath"] == TERMINATION_LOG
+            assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
 def test_only_an_rl_job_has_a_coordinator_service(name: str) -> None:
     (service,) = [manifest for manifest in render(name) if manifest["kind"] == "Service"]
-    assert service["metadata"]["name"] == "decor-7b-coordinator"
+    assert service["metadata"]["name"] == f"{job(name)['metadata']['name']}-coordinator"
     assert job(name)["metadata"]["name"] in service["spec"]["selector"].values()
     assert not [manifest for manifest in render(name, stage="sft") if manifest["kind"] == "Service"]
     for kind, services in (("sft", 0), ("rl", 1)):  # whatever the stage is called
         rendered = render(name, stage="second_round", kind=kind)
         assert len([manifest for manifest in rendered if manifest["kind"] == "Service"]) == services
         assert ("ROLECAST_COORDINATOR_PORT" in to_yaml(rendered)) == bool(services)
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_applying_a_second_run_s_job_leaves_the_first_one_s_service_as_it_is(name: str) -> None:
+    """`kubectl apply` replaces what has the same kind and name: of two runs, or two stages of one, nothing has."""
+    runs = [{}, {"run": "s3://rolecast/other/decor-7b"}, {"stage": "plans", "kind": "rollout"}]
+    applied: dict[tuple[str, str], dict[str, Any]] = {}
+    for changes in runs:
+        for manifest in render(name, **changes):
+            if manifest["kind"] != "TrainingRuntime":  # jobs share it
+                assert applied.setdefault((manifest["kind"], manifest["metadata"]["name"]), manifest) is manifest
+    services = [manifest for (kind, _), manifest in applied.items() if kind == "Service"]
+    jobs = {manifest["metadata"]["name"] for (kind, _), manifest in applied.items() if kind != "Service"}
+    assert [len(jobs & set(service["spec"]["selector"].values())) for service in services] == [1, 1, 1]
+    assert len({str(service["spec"]["selector"]) for service in services}) == 3
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_a_job_announces_the_address_of_its_own_service_where_the_chart_says(name: str) -> None:
+    rendered = render(name, namespace="team")
+    (service,) = [manifest for manifest in rendered if manifest["kind"] == "Service"]
+    variables = {v["name"]: v for place in mappings(rendered) for v in place.get("env", [])}
+    assert variables["ROLECAST_COORDINATOR_URL"]["value"] == f"http://{service['metadata']['name']}.team.svc:8300"
+    where = {"name": "rolecast-endpoints", "key": "ROLECAST_COORDINATORS", "optional": True}
+    assert variables["ROLECAST_COORDINATORS"]["valueFrom"] == {"configMapKeyRef": where}
+    assert "ROLECAST_COORDINATOR" not in to_yaml(render(name, stage="sft"))
+
+
+@pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
+def test_pods_that_may_run_a_coordinator_are_labelled_and_so_is_its_service(name: str) -> None:
+    def labelled(**changes: Any) -> int:
+        return sum(place.get("labels", {}).get("rolecast.dev/coordinator") == "true" for place in mappings(render(name, **changes)))
+
+    assert labelled() > 0
+    assert labelled(stage="sft") == 0
+    (service,) = [manifest for manifest in render(name) if manifest["kind"] == "Service"]
+    assert service["metadata"]["labels"]["app.kubernetes.io/component"] == "coordinator"
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])

@@ -215,7 +215,7 @@ def test_a_rollout_stage_takes_one_process_of_a_job_of_many(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("job", [{"procs_per_node": 2}, {"zero_stage": 2}])
-def test_local_jobs_of_several_processes_or_with_deepspeed_run_under_torchrun(job: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_jobs_of_several_processes_or_with_deepspeed_are_launched(job: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[Any] = []
 
     class Recorder:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import string
 from typing import Any
 
@@ -33,11 +34,23 @@ def test_a_stage_has_the_kind_that_it_is_called_after_or_is_given() -> None:
     assert read_spec({**BASE, "stage": "second_round", "kind": "rl"}).job_name == "rolecast-second-round-demo-1-8c639fc0"
 
 
+def test_the_coordinator_of_every_run_and_stage_has_a_name_of_its_own() -> None:
+    names = {
+        read_spec({**BASE, "run": run, "stage": stage, "kind": "rl"}).coordinator_service
+        for run in ("s3://a/x", "s3://b/x")
+        for stage in ("rl", "two")
+    }
+    assert len(names) == 4
+    assert read_spec({**BASE, "name": "a" * MAX_NAME}).coordinator_service == "a" * MAX_NAME + "-coordinator"
+    assert read_spec({**BASE, "namespace": "team"}).coordinator_url == "http://rolecast-rl-demo-1-8c639fc0-coordinator.team.svc:8300"
+
+
 @given(st.text(string.printable, min_size=1, max_size=120))
 def test_k1_every_run_gives_a_name_that_kubernetes_takes(run: str) -> None:
     for stage in ("rl", f"{'a_' * 11}aa"):
         spec = read_spec({**BASE, "run": run, "stage": stage, "kind": "rl"})
         assert len(spec.job_name) <= MAX_NAME
+        assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", spec.coordinator_service)
         read_spec({**BASE, "name": spec.job_name})  # a name that is given is checked
         read_spec({**BASE, "labels": {"run": spec.run_label}})
 
@@ -90,6 +103,7 @@ def test_how_often_to_try_again_does_not_make_another_job() -> None:
         ({"deadlines": {"pending": 0}}, "deadlines.pending"),
         ({"backoff": {"retries": -1}}, "backoff.retries"),
         ({"coordinator": {"port": 80}}, "coordinator.port"),
+        ({"coordinator": {"service": "rolecast-coordinator"}}, "coordinator.service: Extra inputs"),
         ({"runtime": {"kind": "Runtime"}}, "runtime.kind"),
         ({"s3_secret": "A/B"}, "s3_secret"),
         ({"release_secret": ""}, "release_secret"),

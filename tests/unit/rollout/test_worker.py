@@ -175,6 +175,26 @@ def test_a_worker_that_is_told_to_end_ends_what_it_has_and_leases_no_more() -> N
     assert (coordinator.waiting, coordinator.held) == (1, 0)
 
 
+def test_what_does_not_end_in_time_is_given_back_and_costs_the_group_no_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NAP", 0.01)
+    stage, coordinator, worker = staged(group("slow"), group("b"), remote=True)
+    coordinator.tries = 1
+    stage.ends["slow"] = asyncio.Event()
+    told = False
+
+    def tell() -> None:
+        nonlocal told
+        told = True
+        assert worker.holds
+
+    worker.stopping = worker.overdue = lambda: told
+    stage.then["b"] = tell
+    assert worker.work() == 1
+    assert stage.flying == worker.holds == coordinator.held == 0
+    assert coordinator.waiting == 1, "the group is not abandoned"
+    assert set(coordinator.collected()[0]) == {"b"}
+
+
 def test_a_coordinator_that_is_away_for_a_while_gets_the_group_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "NAP", 0.01)
     stage, coordinator, worker = staged(group("slow"), group("b"), remote=True)
@@ -231,6 +251,37 @@ def test_a_worker_that_is_full_asks_for_no_more() -> None:
     worker.coordinator = Noting(coordinator, worker.coordinator.complete)
     assert worker.work() == 3
     assert rooms == [2, 1, 1, 2]  # at its start, after b, after c, and with nothing in flight
+
+
+def test_a_coordinator_that_is_away_while_groups_play_is_not_a_line_a_second(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "NAP", 0.005)
+    stage, coordinator, worker = staged(group("slow"), group("b"), remote=True)
+    stage.ends["slow"] = asyncio.Event()
+    complete, lease, tries = worker.coordinator.complete, coordinator.lease, [0]
+
+    def away(*arguments: Any) -> bool:
+        tries[0] += 1
+        if tries[0] <= 20:
+            raise RolecastError("the coordinator does not answer")
+        stage.ends["slow"].set()
+        return bool(complete(*arguments))
+
+    def nothing_more(*arguments: Any) -> list[Lease]:
+        if worker.holds:
+            raise RolecastError("the coordinator does not answer")
+        return lease(*arguments)
+
+    worker.coordinator.complete = away  # type: ignore[method-assign]
+    worker.coordinator.lease = nothing_more  # type: ignore[method-assign]
+    with caplog.at_level(logging.INFO, logger=module.log.name):
+        assert worker.work() == 2
+    assert tries[0] > 20
+    assert [record.message for record in caplog.records if record.name == module.log.name] == [
+        "no more groups: the coordinator does not answer", "1 groups that are played are kept: the coordinator does not answer",
+        "no more groups: the coordinator does not answer",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("taken", [True, False])

@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI, Request, Response
 
 from rolecast.errors import InputError, RolecastError
-from rolecast.service.client import JsonClient, NoAnswer, NoSuchRoute
+from rolecast.service.client import JsonClient, NoAnswer, NoSuchRoute, WrongPart
 from rolecast.service.logs import REQUEST_ID
 from rolecast.service.state import Service
 from tests.live import serving
@@ -81,7 +81,7 @@ def test_what_may_pass_is_tried_again(server: tuple[str, Script], status: int) -
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(400, InputError), (401, RolecastError), (404, NoSuchRoute), (405, NoSuchRoute), (413, RolecastError), (422, InputError)],
+    [(400, InputError), (401, WrongPart), (404, NoSuchRoute), (405, NoSuchRoute), (413, WrongPart), (422, InputError)],
 )
 def test_a_refusal_is_final(server: tuple[str, Script], status: int, error: type[RolecastError]) -> None:
     clock = Clock()
@@ -98,6 +98,7 @@ def test_patience_ends_with_the_place_the_reason_and_the_next_step(server: tuple
     said = str(raised.value)
     for part in (f"retriever at {server[0]} did not answer POST /x: status 503 why", "in 60 s", "ROLECAST_RETRIEVER_URL"):
         assert part in said
+    assert raised.value.exit_code == 1
     assert 40 < clock.now <= 60
     assert max(clock.slept) <= 7.5
     assert len(clock.slept) < 30
@@ -127,9 +128,10 @@ def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     clock = Clock()
-    with pytest.raises(RolecastError, match="ConnectError"):
+    with pytest.raises(RolecastError, match="ConnectError") as caught:
         asyncio.run(clock.client(url, patience=5.0).post("/x", {}))
     assert 2 < clock.now <= 5
+    assert caught.value.exit_code == 2  # nothing ever answered there
 
 
 def test_a_server_that_does_not_answer_in_time_is_tried_again() -> None:

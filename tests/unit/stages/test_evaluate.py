@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -88,6 +89,23 @@ def test_test_questions_are_played_greedily_and_as_evaluation_by_the_finished_te
     assert played.speakers == [played]
     assert played.opened == [("rl", "run/0.0")]
     assert played.closed == 1  # what its engine holds is given back
+
+
+def test_what_clients_left_running_ends_with_the_evaluation(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batcher of searches waits for more for ever; Python complains of it when the process ends."""
+    left: list[asyncio.Task[bool]] = []
+
+    async def leave() -> None:
+        left.append(asyncio.create_task(asyncio.Event().wait()))
+        await asyncio.sleep(0)
+
+    def collect(collector: Collector, *asked: Any) -> list[Trajectory]:
+        collector._loop.run(leave())
+        return played.collect(collector, *asked)
+
+    monkeypatch.setattr(Collector, "collect", collect)
+    evaluate(run_of(tmp_path), "rl")
+    assert [task.cancelled() for task in left] == [True]
 
 
 def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, played: Played) -> None:

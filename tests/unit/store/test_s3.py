@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from urllib3.exceptions import ProtocolError
 
-from rolecast.errors import InputError, RolecastError, StoreError
+from rolecast.errors import InputError, RolecastError, StoreError, WrongStoreError
 from rolecast.retries import Tries
 from rolecast.store import s3
 from rolecast.store.s3 import S3Store
@@ -126,8 +126,9 @@ def test_what_may_pass_is_tried_again_and_nothing_else(
     endpoint, seen = answering(status, body, kind)
     for call in each_call(S3Store(endpoint, "bucket", "", "key", SECRET)):
         seen.clear()
-        with pytest.raises(StoreError):
+        with pytest.raises(StoreError) as caught:
             call()
+        assert (caught.value.exit_code == 1) is again
         assert (len(seen) > 1) == again
 
 
@@ -148,15 +149,21 @@ def test_what_never_comes_back_is_given_up(slept: list[float]) -> None:
     def away() -> None:
         raise ProtocolError("connection broken")
 
-    with pytest.raises(StoreError, match="cannot be reached"):
-        S3Store("http://127.0.0.1:9", "bucket", "", "key", SECRET)._call(away)
+    store = S3Store("http://127.0.0.1:9", "bucket", "", "key", SECRET)
+    with pytest.raises(StoreError, match="cannot be reached") as caught:
+        store._call(away)
     assert 100 < sum(slept) <= 120
     assert max(slept) <= 7.5
+    assert caught.value.exit_code == 2  # where nothing ever answered, the address is at fault
+    store._call(lambda: "here")
+    with pytest.raises(StoreError, match="cannot be reached") as caught:
+        store._call(away)
+    assert caught.value.exit_code == 1
 
 
 def test_what_is_no_s3_server_is_said(answering: Callable[..., Any]) -> None:
     endpoint, _ = answering(404, b"<html>hello</html>", "text/html")
-    with pytest.raises(RolecastError, match="does not answer like an S3 server"):
+    with pytest.raises(WrongStoreError, match="does not answer like an S3 server"):
         S3Store(endpoint, "bucket", "", "key", SECRET).get("k")
 
 

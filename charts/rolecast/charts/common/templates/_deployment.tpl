@@ -1,10 +1,11 @@
-{{/* A part's Deployment. Takes `root`, `args` (of the image's entrypoint), `s3` (needs credentials), `auth` (keys of the Secret of tokens), `externals` (speaks through endpoints) and `env` (as YAML). */}}
+{{/* A part's Deployment. Takes `root`, `args` (of the image's entrypoint), `s3` (needs credentials), `recreate` (on GPUs), `auth` (keys of the Secret of tokens), `externals` (speaks through endpoints) and `env` (as YAML). */}}
 {{- define "common.deployment" -}}
 {{- $root := .root -}}
 {{- $values := $root.Values -}}
-{{- $gpu := hasKey ($values.resources.limits | default dict) "nvidia.com/gpu" -}}
+{{- $overrides := include "common.overrides" $root | fromJson -}}
+{{- $gpu := hasKey ($values.resources.limits | default dict) (include "common.gpu" $root) -}}
 {{- if and (eq (include "common.device" $root) "cuda") (not $gpu) -}}
-{{- fail (printf "%s runs on CUDA but asks for no GPU: set %s.resources.limits.\"nvidia.com/gpu\", or %s.device to cpu" $root.Chart.Name $root.Chart.Name $root.Chart.Name) -}}
+{{- fail (printf "%s runs on CUDA but asks for no GPU: set %s.resources.limits.\"%s\", or %s.device to cpu" $root.Chart.Name $root.Chart.Name (include "common.gpu" $root) $root.Chart.Name) -}}
 {{- end -}}
 apiVersion: apps/v1
 kind: Deployment
@@ -12,12 +13,20 @@ metadata:
   name: {{ include "common.name" $root }}
   labels:
     {{- include "common.labels" $root | nindent 4 }}
+    {{- with $values.queue }}
+    kueue.x-k8s.io/queue-name: {{ . }}
+    kueue.x-k8s.io/priority-class: rolecast-rollout
+    {{- end }}
 spec:
-  {{- if not ($values.autoscaling | default dict).enabled }}
+  {{- if not (or ($values.autoscaling | default dict).enabled ($values.scaling | default dict).enabled) }}
   replicas: {{ $values.replicas }}
   {{- end }}
   revisionHistoryLimit: 3
   strategy:
+    {{- if and $gpu .recreate }}
+    # A new pod beside an old one would wait for a GPU that the old one holds, and nobody waits for an answer of these.
+    type: Recreate
+    {{- else }}
     type: RollingUpdate
     rollingUpdate:
       {{- if $gpu }}
@@ -28,14 +37,27 @@ spec:
       maxSurge: 1
       maxUnavailable: 0
       {{- end }}
+    {{- end }}
   selector:
     matchLabels:
       {{- include "common.selector" $root | nindent 6 }}
   template:
     metadata:
       labels:
+        {{- with $overrides.labels }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
         {{- include "common.podLabels" $root | nindent 8 }}
       annotations:
+        {{- with $overrides.annotations }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+        {{- if kindIs "bool" $overrides.safeToEvict }}
+        cluster-autoscaler.kubernetes.io/safe-to-evict: {{ $overrides.safeToEvict | quote }}
+        {{- end }}
+        {{- with $values.global.rotation }}
+        rolecast.dev/rotation: {{ . | quote }}
+        {{- end }}
         checksum/endpoints: {{ include "common.endpoints" $root | sha256sum }}
         kubectl.kubernetes.io/default-container: {{ $root.Chart.Name }}
     spec:
@@ -43,12 +65,16 @@ spec:
       {{- include "common.podSpec" $root | nindent 6 }}
       terminationGracePeriodSeconds: {{ $values.terminationGraceSeconds }}
       topologySpreadConstraints:
+        {{- if hasKey $overrides "topologySpreadConstraints" }}
+        {{- toYaml ($overrides.topologySpreadConstraints | default list) | nindent 8 }}
+        {{- else }}
         - maxSkew: 1
           topologyKey: kubernetes.io/hostname
           whenUnsatisfiable: ScheduleAnyway
           labelSelector:
             matchLabels:
               {{- include "common.selector" $root | nindent 14 }}
+        {{- end }}
       containers:
         - name: {{ $root.Chart.Name }}
           image: {{ include "common.image" $root }}
@@ -56,25 +82,13 @@ spec:
           args:
             {{- toYaml .args | nindent 12 }}
           envFrom:
+            {{- with $overrides.envFrom }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
             - configMapRef:
                 name: {{ $values.global.endpoints.configMap }}
           env:
-            - name: ROLECAST_WORKDIR
-              value: /work
-            {{- if .s3 }}
-            {{- include "common.s3Credentials" $root | trim | nindent 12 }}
-            {{- end }}
-            {{- include "common.authEnv" . | trim | nindent 12 }}
-            {{- if .externals }}
-            {{- include "common.externalKeys" $root | trim | nindent 12 }}
-            {{- end }}
-            {{- with .env }}
-            {{- . | trim | nindent 12 }}
-            {{- end }}
-            {{- range $name, $value := $values.env }}
-            - name: {{ $name }}
-              value: {{ $value | quote }}
-            {{- end }}
+            {{- include "common.variables" (dict "root" $root "own" (include "common.ownVariables" .)) | nindent 12 }}
           ports:
             - name: http
               containerPort: 8080
@@ -85,13 +99,40 @@ spec:
               sleep:
                 seconds: 5
           resources:
-            {{- toYaml $values.resources | nindent 12 }}
+            {{- include "common.resources" $root | nindent 12 }}
           securityContext:
             {{- include "common.containerSecurity" $root | nindent 12 }}
           volumeMounts:
             {{- include "common.mounts" $root | nindent 12 }}
             {{- include "common.authMount" . | trim | nindent 12 }}
+            {{- if .s3 }}
+            {{- include "common.s3Mounts" $root | trim | nindent 12 }}
+            {{- end }}
+            {{- with $overrides.volumeMounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
       volumes:
         {{- include "common.volumes" $root | nindent 8 }}
         {{- include "common.authVolume" . | trim | nindent 8 }}
+        {{- if .s3 }}
+        {{- include "common.s3Volumes" $root | trim | nindent 8 }}
+        {{- end }}
+        {{- with $overrides.volumes }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+{{- end }}
+
+{{- define "common.ownVariables" -}}
+- name: ROLECAST_WORKDIR
+  value: /work
+{{- if .s3 }}
+{{ include "common.s3Credentials" .root | trim }}
+{{- end }}
+{{ include "common.authEnv" . | trim }}
+{{- if .externals }}
+{{ include "common.externalKeys" .root | trim }}
+{{- end }}
+{{- with .env }}
+{{ . | trim }}
+{{- end }}
 {{- end }}

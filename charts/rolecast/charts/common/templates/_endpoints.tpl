@@ -1,15 +1,15 @@
-{{/* Data of the endpoints ConfigMap. "" is this release's own service, "none" leaves the key out. */}}
+{{/* Data of the endpoints ConfigMap. "" is this release's own service or place, "none" leaves a service's key out. */}}
 {{- define "common.endpoints" -}}
 {{- $domain := printf "%s.svc" .Release.Namespace -}}
 {{- $own := dict
   "retriever" (printf "http://%s-retriever.%s:8080" .Release.Name $domain)
   "judge" (printf "http://%s-judge.%s:8080" .Release.Name $domain)
-  "coordinator" (printf "http://rolecast-coordinator.%s:8300" $domain)
 -}}
 ROLECAST_STORE: {{ .Values.global.s3.store | quote }}
 ROLECAST_S3_ENDPOINT: {{ .Values.global.s3.endpoint | quote }}
 ROLECAST_S3_REGION: {{ .Values.global.s3.region | quote }}
-{{- range $part := list "retriever" "judge" "coordinator" }}
+ROLECAST_COORDINATORS: {{ .Values.global.endpoints.coordinators | default (printf "%s/coordinators" .Values.global.s3.store) | quote }}
+{{- range $part := list "retriever" "judge" }}
 {{- $url := index $.Values.global.endpoints $part | default (index $own $part) }}
 {{- if ne $url "none" }}
 ROLECAST_{{ upper $part }}_URL: {{ $url | quote }}
@@ -21,15 +21,4 @@ ROLECAST_{{ upper $part }}_URL: {{ $url | quote }}
 {{- define "common.urlPort" -}}
 {{- $url := urlParse . -}}
 {{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" $url.host) | default (ternary "443" "80" (eq $url.scheme "https")) -}}
-{{- end }}
-
-{{/* Credentials by reference to the user's Secret; a value never passes through Helm. */}}
-{{- define "common.s3Credentials" -}}
-{{- range $key := list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" }}
-- name: {{ $key }}
-  valueFrom:
-    secretKeyRef:
-      name: {{ $.Values.global.s3.existingSecret }}
-      key: {{ $key }}
-{{- end }}
 {{- end }}

@@ -5,7 +5,16 @@ metadata:
   name: {{ include "common.name" . }}
   labels:
     {{- include "common.labels" . | nindent 4 }}
+  {{- include "common.accountAnnotations" . | nindent 2 }}
 automountServiceAccountToken: false
+{{- end }}
+
+{{/* A cloud finds by them which role an account has. */}}
+{{- define "common.accountAnnotations" -}}
+{{- with merge (deepCopy .Values.serviceAccount.annotations) .Values.global.serviceAccount.annotations -}}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{- define "common.service" -}}
@@ -73,6 +82,40 @@ spec:
 {{- end }}
 {{- end }}
 
+{{/* Workers for the groups that wait or are being played, by KEDA; the Deployment then says no replicas. */}}
+{{- define "common.scaledObject" -}}
+{{- with .Values.scaling -}}
+{{- if .enabled -}}
+{{- if lt (int .maxReplicas) (int .minReplicas) -}}
+{{- fail (printf "%s.scaling: maxReplicas %v is below minReplicas %v; raise it" $.Chart.Name .maxReplicas .minReplicas) -}}
+{{- end -}}
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata:
+  name: {{ include "common.name" $ }}
+  labels:
+    {{- include "common.labels" $ | nindent 4 }}
+spec:
+  scaleTargetRef:
+    apiVersion: apps/v1
+    kind: Deployment
+    name: {{ include "common.name" $ }}
+  minReplicaCount: {{ .minReplicas }}
+  maxReplicaCount: {{ .maxReplicas }}
+  cooldownPeriod: {{ .cooldownSeconds }}
+  triggers:
+    - type: prometheus
+      metricType: AverageValue
+      metadata:
+        serverAddress: {{ .prometheus }}
+        # No coordinator, no groups: then nothing is to be played.
+        query: sum(rolecast_coordinator_groups_waiting{namespace="{{ $.Release.Namespace }}"}) + sum(rolecast_coordinator_leases_held{namespace="{{ $.Release.Namespace }}"}) or vector(0)
+        threshold: {{ .groupsPerWorker | quote }}
+        activationThreshold: "0"
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "common.serviceMonitor" -}}
 {{- if .Values.global.monitoring.serviceMonitor -}}
 apiVersion: monitoring.coreos.com/v1
@@ -129,8 +172,8 @@ spec:
               key: token
       {{- end }}
       resources:
-        requests: {cpu: 50m, memory: 64Mi}
-        limits: {cpu: 500m, memory: 256Mi}
+        requests: {cpu: 50m, memory: 64Mi, ephemeral-storage: 16Mi}
+        limits: {cpu: 500m, memory: 256Mi, ephemeral-storage: 256Mi}
       securityContext:
         {{- include "common.containerSecurity" $root | nindent 8 }}
 {{- end }}

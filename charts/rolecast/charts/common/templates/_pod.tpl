@@ -10,6 +10,10 @@ seccompProfile:
 {{- end }}
 
 {{- define "common.containerSecurity" -}}
+{{- include "common.secured" (dict "own" (include "common.ownContainerSecurity" .) "given" (include "common.overrides" . | fromJson).securityContext) }}
+{{- end }}
+
+{{- define "common.ownContainerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities:
@@ -21,24 +25,32 @@ capabilities:
 automountServiceAccountToken: false
 # A Service named "rolecast" would set ROLECAST_PORT, which is the name of our own setting.
 enableServiceLinks: false
+{{- $overrides := include "common.overrides" . | fromJson }}
 securityContext:
-  {{- include "common.podSecurity" . | nindent 2 }}
+  {{- include "common.secured" (dict "own" (include "common.podSecurity" .) "given" $overrides.podSecurityContext) | nindent 2 }}
 {{- with .Values.global.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
   - name: {{ . }}
   {{- end }}
 {{- end }}
-{{- with .Values.nodeSelector }}
+{{- with merge (deepCopy (.Values.nodeSelector | default dict)) ($overrides.nodeSelector | default dict) }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.tolerations }}
+{{- with concat (.Values.tolerations | default list) ($overrides.tolerations | default list) }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.runtimeClassName }}
+{{- with .Values.runtimeClassName | default $overrides.runtimeClassName }}
 runtimeClassName: {{ . }}
+{{- end }}
+{{- with $overrides.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $overrides.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 

@@ -4,3 +4,8 @@ name: {{ .name }}
 labels:
   {{- include "common.labels" .root | nindent 2 }}
 {{- end }}
+
+{{- define "learner.account" -}}
+{{ include "learner.metadata" . }}
+{{- include "common.accountAnnotations" .root | nindent 0 }}
+{{- end }}

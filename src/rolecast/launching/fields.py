@@ -1,0 +1,65 @@
+"""Fields of Kubernetes objects as users write them, which jobs, services and overrides share."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, model_validator
+
+_AMOUNT = r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?"
+
+
+def _quantity(value: Any) -> Any:
+    """YAML reads `cpu: 2` as a number; Kubernetes takes it as it is written."""
+    text = str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+    if isinstance(text, str) and not re.fullmatch(rf"(?=.*[1-9]){_AMOUNT}", text):
+        raise ValueError(f"{text!r} is no quantity above 0; write 2, 500m or 3Gi")
+    return text
+
+
+Quantity = Annotated[
+    str,
+    BeforeValidator(_quantity),
+    WithJsonSchema({"oneOf": [{"type": "string", "pattern": f"^{_AMOUNT}$"}, {"type": "integer", "minimum": 1}]}),
+]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]  # RFC 1035 label
+Label = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
+LabelKey = Annotated[
+    str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$", max_length=317)
+]
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]*$")]
+
+OWN_LABELS = (
+    "app.kubernetes.io/",
+    "rolecast.dev/",
+    "training.kubeflow.org/",
+    "trainer.kubeflow.org/",
+    "sidecar.istio.io/",
+    "kueue.x-k8s.io/",
+)
+
+
+class Closed(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Toleration(Closed):
+    """As in a pod's spec."""
+
+    key: str | None = None
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    toleration_seconds: int | None = Field(None, alias="tolerationSeconds")
+
+    @model_validator(mode="after")
+    def _operator_fits(self) -> Toleration:
+        if self.operator == "Exists" and self.value is not None:
+            raise ValueError("a toleration with operator Exists takes no value; remove it or use operator Equal")
+        if self.operator == "Equal" and self.key is None:
+            raise ValueError("a toleration with operator Equal needs a key; name the taint's key or use operator Exists")
+        return self
+
+    def manifest(self) -> dict[str, Any]:
+        return self.model_dump(by_alias=True, exclude_none=True)
