@@ -16,6 +16,7 @@ from rolecast.processes import PARENT, die_with_parent, prepare_process, say_err
 from rolecast.schedule import find
 from rolecast.signals import Stopped, signals_raise
 from rolecast.stages.run import Run, open_run
+from rolecast.store.watched import end_unless_watched
 
 
 def main() -> None:
@@ -66,6 +67,8 @@ def train(stage: str, location: str) -> None:
     find(run.config.schedule, stage)  # before anything is made for it
     ranks = join()
     if ranks.first:
+        if run.store is not None:
+            end_unless_watched(run.store)
         inputs(run)
     ranks.barrier()
     train_stage(run, stage, ranks)

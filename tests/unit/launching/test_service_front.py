@@ -1,0 +1,100 @@
+"""The coordinator's Service: before the job, one a run, and nothing left of a submission that failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cluster_stage import Stage
+from fake_api import FakeApi, Fault
+
+from rolecast.launching.failure import LaunchError
+
+NAME = {"coordinator": {"service": "shared-coordinator"}}  # as two stages of one run have it
+
+
+@pytest.fixture
+def stage(api: FakeApi) -> Stage:
+    return Stage(api, stage="rl", **NAME)
+
+
+def service(api: FakeApi) -> dict[str, Any]:
+    return api.objects["services"]["shared-coordinator"]
+
+
+def test_the_service_comes_before_the_job_belongs_to_it_and_goes_after_it(stage: Stage) -> None:
+    owners: list[Any] = []
+    stage.then(lambda: owners.extend(service(stage.api)["metadata"]["ownerReferences"]), stage.condition("Succeeded"))
+    stage.launcher.run(stage.spec)
+    posts = [request.path.rpartition("/")[2] for request in stage.api.seen("POST", "")]
+    assert posts == ["services", "pytorchjobs"]
+    assert [owner["uid"] for owner in owners] == [stage.job["metadata"]["uid"]]
+    assert not any("blockOwnerDeletion" in owner for owner in owners)  # which would take a right on finalizers
+    assert not stage.api.objects["services"]
+
+
+def test_the_service_of_another_live_job_is_not_taken_over(api: FakeApi) -> None:
+    one, other = Stage(api, stage="rl", **NAME), Stage(api, stage="rl", run="s3://store/runs/other", **NAME)
+    one.existing()
+    api.put("services", one.kind.render(one.spec)[1])
+    with pytest.raises(LaunchError, match=rf"belongs to another job, {one.spec.job_name}, which has not ended"):
+        other.launcher.run(other.spec)
+    assert not api.seen("POST", "pytorchjobs")
+
+
+@pytest.mark.parametrize("left", ["failed", "gone"])  # a finished job, or a Service that was applied by hand
+def test_the_service_that_a_job_of_before_left_is_replaced(api: FakeApi, left: str) -> None:
+    one, other = Stage(api, stage="rl", run="s3://store/runs/one", **NAME), Stage(api, stage="rl", **NAME)
+    api.put("services", one.kind.render(one.spec)[1])
+    if left == "failed":
+        one.existing()
+        one.condition("Failed")()
+    selected: list[Any] = []
+    other.then(lambda: selected.append(service(api)["spec"]["selector"]), other.condition("Succeeded"))
+    other.launcher.run(other.spec)
+    assert selected[0]["training.kubeflow.org/job-name"] == other.spec.job_name
+
+
+def test_a_service_that_is_none_of_ours_is_left_alone(stage: Stage) -> None:
+    stage.api.put("services", {"metadata": {"name": "shared-coordinator", "labels": {}}, "spec": {"selector": {"app": "x"}}})
+    with pytest.raises(LaunchError, match=r"is not of Rolecast; delete it, or set coordinator\.service"):
+        stage.launcher.run(stage.spec)
+    assert not stage.api.seen("DELETE", "")
+
+
+def test_a_launch_that_fails_at_the_service_submits_no_job(stage: Stage) -> None:
+    stage.api.faults.append(Fault(403, 99, "POST", "services"))
+    with pytest.raises(LaunchError, match="launcher's Role"):
+        stage.launcher.run(stage.spec)
+    assert not stage.api.seen("POST", "pytorchjobs")
+
+
+def test_a_launch_that_fails_at_the_job_leaves_no_service(stage: Stage) -> None:
+    stage.api.faults.append(Fault(422, 99, "POST", "pytorchjobs"))
+    with pytest.raises(LaunchError, match="deploy render"):
+        stage.launcher.run(stage.spec)
+    assert not stage.api.objects["services"]
+
+
+def test_a_launch_that_fails_after_the_job_leaves_neither(stage: Stage) -> None:
+    stage.api.faults.append(Fault(403, 99, "PATCH", "services"))
+    with pytest.raises(LaunchError, match="cannot change services"):
+        stage.launcher.run(stage.spec)
+    assert not stage.api.objects["services"]
+    assert not stage.api.objects["pytorchjobs"]
+
+
+def test_a_launch_that_fails_leaves_the_job_that_it_adopted(stage: Stage) -> None:
+    stage.existing()
+    stage.api.faults.append(Fault(403, 99, "PATCH", "services"))
+    with pytest.raises(LaunchError, match="cannot change services"):
+        stage.launcher.run(stage.spec)
+    assert stage.job
+
+
+def test_the_service_of_an_adopted_job_is_made_again_if_someone_deleted_it(stage: Stage) -> None:
+    job = stage.existing()
+    owners: list[Any] = []
+    stage.then(lambda: owners.extend(service(stage.api)["metadata"]["ownerReferences"]), stage.condition("Succeeded"))
+    stage.launcher.run(stage.spec)
+    assert [owner["uid"] for owner in owners] == [job["metadata"]["uid"]]
