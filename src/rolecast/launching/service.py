@@ -49,13 +49,11 @@ class Front:
         labels = found["metadata"].get("labels") or {}
         holder = labels.get(JOB)
         if not holder or labels.get("app.kubernetes.io/part-of") != "rolecast":
-            raise LaunchError(
-                f"Service {name} in namespace {namespace} is not of Rolecast; delete it, or set coordinator.service to another name"
-            )
+            raise LaunchError(f"Service {name} in namespace {namespace} is not of Rolecast; delete it, or give this job another name")
         if holder != manifest["metadata"]["labels"][JOB] and self._lives(namespace, holder):
             raise LaunchError(
                 f"Service {name} in namespace {namespace} belongs to another job, {holder}, which has not ended; "
-                "wait for it, or set coordinator.service to a name that no running job uses"
+                "wait for it, or give this job another name"
             )
 
     def _lives(self, namespace: str, job: str) -> bool:

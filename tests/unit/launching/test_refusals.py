@@ -62,7 +62,7 @@ def test_k11_a_right_that_was_there_comes_back(stage: Stage, status: int, where:
 
 def test_a_right_that_never_was_there_is_an_error_at_once(stage: Stage) -> None:
     stage.api.faults.append(Fault(403, 99, "GET", "/pods", "Forbidden", "no RBAC policy matched"))
-    with pytest.raises(LaunchError, match="cannot list the pods .*launcher's Role"):
+    with pytest.raises(LaunchError, match=r"cannot list the pods .*launcher's Role"):
         stage.launcher.run(stage.spec)
 
 

@@ -10,21 +10,30 @@ from fake_api import FakeApi, Fault
 
 from rolecast.launching.failure import LaunchError
 
-NAME = {"coordinator": {"service": "shared-coordinator"}}  # as two stages of one run have it
-
 
 @pytest.fixture
 def stage(api: FakeApi) -> Stage:
-    return Stage(api, stage="rl", **NAME)
+    return Stage(api, stage="rl")
 
 
-def service(api: FakeApi) -> dict[str, Any]:
-    return api.objects["services"]["shared-coordinator"]
+def name(stage: Stage) -> str:
+    return str(stage.kind.render(stage.spec)[1]["metadata"]["name"])
+
+
+def service(stage: Stage) -> dict[str, Any]:
+    return stage.api.objects["services"][name(stage)]
+
+
+def left_by(one: Stage, other: Stage) -> None:
+    """A Service in front of the job of `one`, under the name that `other` wants, as two jobs that were told one name have it."""
+    manifest = one.kind.render(one.spec)[1]
+    manifest["metadata"]["name"] = name(other)
+    one.api.put("services", manifest)
 
 
 def test_the_service_comes_before_the_job_belongs_to_it_and_goes_after_it(stage: Stage) -> None:
     owners: list[Any] = []
-    stage.then(lambda: owners.extend(service(stage.api)["metadata"]["ownerReferences"]), stage.condition("Succeeded"))
+    stage.then(lambda: owners.extend(service(stage)["metadata"]["ownerReferences"]), stage.condition("Succeeded"))
     stage.launcher.run(stage.spec)
     posts = [request.path.rpartition("/")[2] for request in stage.api.seen("POST", "")]
     assert posts == ["services", "pytorchjobs"]
@@ -34,9 +43,9 @@ def test_the_service_comes_before_the_job_belongs_to_it_and_goes_after_it(stage:
 
 
 def test_the_service_of_another_live_job_is_not_taken_over(api: FakeApi) -> None:
-    one, other = Stage(api, stage="rl", **NAME), Stage(api, stage="rl", run="s3://store/runs/other", **NAME)
+    one, other = Stage(api, stage="rl"), Stage(api, stage="rl", run="s3://store/runs/other")
     one.existing()
-    api.put("services", one.kind.render(one.spec)[1])
+    left_by(one, other)
     with pytest.raises(LaunchError, match=rf"belongs to another job, {one.spec.job_name}, which has not ended"):
         other.launcher.run(other.spec)
     assert not api.seen("POST", "pytorchjobs")
@@ -44,20 +53,20 @@ def test_the_service_of_another_live_job_is_not_taken_over(api: FakeApi) -> None
 
 @pytest.mark.parametrize("left", ["failed", "gone"])  # a finished job, or a Service that was applied by hand
 def test_the_service_that_a_job_of_before_left_is_replaced(api: FakeApi, left: str) -> None:
-    one, other = Stage(api, stage="rl", run="s3://store/runs/one", **NAME), Stage(api, stage="rl", **NAME)
-    api.put("services", one.kind.render(one.spec)[1])
+    one, other = Stage(api, stage="rl", run="s3://store/runs/one"), Stage(api, stage="rl")
+    left_by(one, other)
     if left == "failed":
         one.existing()
         one.condition("Failed")()
     selected: list[Any] = []
-    other.then(lambda: selected.append(service(api)["spec"]["selector"]), other.condition("Succeeded"))
+    other.then(lambda: selected.append(service(other)["spec"]["selector"]), other.condition("Succeeded"))
     other.launcher.run(other.spec)
     assert selected[0]["training.kubeflow.org/job-name"] == other.spec.job_name
 
 
 def test_a_service_that_is_none_of_ours_is_left_alone(stage: Stage) -> None:
-    stage.api.put("services", {"metadata": {"name": "shared-coordinator", "labels": {}}, "spec": {"selector": {"app": "x"}}})
-    with pytest.raises(LaunchError, match=r"is not of Rolecast; delete it, or set coordinator\.service"):
+    stage.api.put("services", {"metadata": {"name": name(stage), "labels": {}}, "spec": {"selector": {"app": "x"}}})
+    with pytest.raises(LaunchError, match="is not of Rolecast; delete it, or give this job another name"):
         stage.launcher.run(stage.spec)
     assert not stage.api.seen("DELETE", "")
 
@@ -95,6 +104,6 @@ def test_a_launch_that_fails_leaves_the_job_that_it_adopted(stage: Stage) -> Non
 def test_the_service_of_an_adopted_job_is_made_again_if_someone_deleted_it(stage: Stage) -> None:
     job = stage.existing()
     owners: list[Any] = []
-    stage.then(lambda: owners.extend(service(stage.api)["metadata"]["ownerReferences"]), stage.condition("Succeeded"))
+    stage.then(lambda: owners.extend(service(stage)["metadata"]["ownerReferences"]), stage.condition("Succeeded"))
     stage.launcher.run(stage.spec)
     assert [owner["uid"] for owner in owners] == [job["metadata"]["uid"]]
