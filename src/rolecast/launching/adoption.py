@@ -139,6 +139,8 @@ class Claim:
         """The Service comes first: a job whose rank 0 nobody can reach would only wait."""
         manifest = self._manifest()
         self._provide_runtime()
+        # A launcher that may not see pods finds out before there is a job that nobody would watch.
+        self.patience.insist(lambda: self.cluster.pods(self.spec.namespace, self.spec.job_name))
         services = self._services()
         for service in services:
             self._front.secure(service)
@@ -187,6 +189,7 @@ class Claim:
             return False
         if job is not None:
             self._delete(job)
+        self._front.undo()  # of a job that was not created yet
         return True
 
     def remove(self, job: Resource) -> None:

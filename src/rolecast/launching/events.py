@@ -51,13 +51,19 @@ def _last_seen(event: Resource) -> str:
     return str(series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime") or "")
 
 
-def with_warnings(view: JobView, warnings: Sequence[Warning], pods: int, nodes: int) -> JobView:
+def with_warnings(view: JobView, warnings: Sequence[Warning], pods: Sequence[Resource], nodes: int) -> JobView:
     """A job waits with the reasons that events give. One whose pods a quota keeps out waits in a queue, whatever it is called."""
     if view.state is not State.PENDING or not warnings:
         return view
-    relevant = [warning for warning in warnings if warning.reason != "FailedCreate" or pods < nodes]
-    if not relevant:
-        return view
+    relevant = [warning for warning in warnings if not _over(warning, pods, nodes)]
     told = [str(warning) for warning in relevant if warning.message not in view.reason]
-    state = State.QUEUED if pods < nodes and any(warning.quota for warning in relevant) else State.PENDING
+    state = State.QUEUED if any(warning.quota for warning in relevant) else State.PENDING
     return JobView(state, "; ".join(part for part in (view.reason, *told) if part))
+
+
+def _over(warning: Warning, pods: Sequence[Resource], nodes: int) -> bool:
+    """Events stay for an hour, also of pods that were created or placed since."""
+    if warning.reason == "FailedCreate":
+        return len(pods) >= nodes
+    placed = {pod["metadata"]["name"] for pod in pods if pod.get("spec", {}).get("nodeName")}
+    return warning.reason == "FailedScheduling" and warning.about in placed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rolecast.errors import RolecastError
+from rolecast.errors import InputError, RolecastError
 from rolecast.launching.status import PodEnd
 from rolecast.processes import ERROR
 
@@ -18,7 +18,9 @@ class LaunchError(RolecastError):
 
 
 class Denied(LaunchError):
-    """The API server refuses what was asked for, with an HTTP `status` that no patience changes."""
+    """The API server refuses what was asked for, with an HTTP `status` that no patience changes: somebody has to put it right."""
+
+    exit_code = InputError.exit_code
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -66,7 +68,9 @@ def job_failed(name: str, reason: str, ends: Sequence[PodEnd], logs: Mapping[str
     first = min(ends, key=_follows, default=None)
     cause = describe_end(first) if first else reason or "no pod tells why"
     code = first.exit_code if first and first.exit_code in NEVER_AGAIN else 1
-    hopeless = code != 1 or any(end.reason == "OOMKilled" for end in ends)
+    if any(end.reason == "OOMKilled" for end in ends) and code == 1:
+        code = STOPPED
+    hopeless = code != 1
     lost = not hopeless and (taken or any(end.lost for end in ends))
     how = "lost a pod" if lost else "failed"
     text = report(f"Job {name} {how}", reason, ends, logs)

@@ -13,6 +13,7 @@ from rolecast.launching.adoption import Claim, digest_of_config, result_of
 from rolecast.launching.cluster import Cluster, JobKind, Resource
 from rolecast.launching.failure import ArtifactMissing, JobFailed
 from rolecast.launching.launcher import Outcome, say
+from rolecast.launching.learner_pod import check_reachable
 from rolecast.launching.logs import PodLogs
 from rolecast.launching.pace import Pace
 from rolecast.launching.patience import RETRY, Patience
@@ -53,6 +54,7 @@ class KubernetesLauncher:
 
         Told to end (SIGTERM, Ctrl-C) it leaves with a non-zero exit code; the job stays if this was a step that will run again.
         """
+        check_reachable(spec)
         with signals_raise():
             store = self._store(spec.run)
             config = store.get("run.json")

@@ -105,7 +105,7 @@ class Watcher:
         if seen.state is not State.FAILED:  # then the operator deletes the others, by which no pod is lost
             self._note_taken(pods)
         if seen.state is State.PENDING:
-            seen = self._with_events(job, seen, len(pods))
+            seen = self._with_events(job, seen, pods)
         if self.lifecycle.observe(seen):
             self._patience.say(f"job {self._name} is {seen.state}" + (f": {seen.reason}" if seen.reason else ""))
         self._logs.follow(pods)
@@ -118,7 +118,7 @@ class Watcher:
             self._taken_at = self._patience.clock()
         self._started = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods if phase(pod) != "Pending"}
 
-    def _with_events(self, job: Resource, seen: JobView, pods: int) -> JobView:
+    def _with_events(self, job: Resource, seen: JobView, pods: list[Resource]) -> JobView:
         now = self._patience.clock()
         if now - self._events_at >= EVENT_SECONDS:
             self._events_at = now

@@ -64,6 +64,7 @@ def test_a_right_that_never_was_there_is_an_error_at_once(stage: Stage) -> None:
     stage.api.faults.append(Fault(403, 99, "GET", "/pods", "Forbidden", "no RBAC policy matched"))
     with pytest.raises(LaunchError, match=r"cannot list the pods .*launcher's Role"):
         stage.launcher.run(stage.spec)
+    assert not stage.api.seen("POST", "pytorchjobs")
 
 
 def test_a_patch_of_what_was_replaced_meanwhile_finds_out(stage: Stage) -> None:

@@ -83,7 +83,16 @@ def test_of_each_kind_the_newest_event_is_told() -> None:
 
 
 def test_a_job_that_runs_again_is_not_told_of_old_trouble() -> None:
+    pods = [{"metadata": {"name": name}} for name in ("a-job-master-0", "a-job-worker-0")]
     warning = [Warning("FailedCreate", "a-job", QUOTA, "")]
-    assert with_warnings(JobView(State.RUNNING), warning, 2, 2) == JobView(State.RUNNING)
-    assert with_warnings(JobView(State.PENDING, "1 of 2 pods run"), warning, 2, 2) == JobView(State.PENDING, "1 of 2 pods run")
-    assert with_warnings(JobView(State.PENDING), warning, 1, 2).state is State.QUEUED
+    assert with_warnings(JobView(State.RUNNING), warning, pods, 2) == JobView(State.RUNNING)
+    assert with_warnings(JobView(State.PENDING, "1 of 2 pods run"), warning, pods, 2) == JobView(State.PENDING, "1 of 2 pods run")
+    assert with_warnings(JobView(State.PENDING), warning, pods[:1], 2).state is State.QUEUED
+
+
+def test_a_pod_that_was_placed_is_not_told_of_as_one_that_cannot_be() -> None:
+    warning = [Warning("FailedScheduling", "a-job-master-0", "0/1 nodes are available", "")]
+    pod: dict[str, Any] = {"metadata": {"name": "a-job-master-0"}, "spec": {}}
+    assert "0/1 nodes" in with_warnings(JobView(State.PENDING), warning, [pod], 1).reason
+    pod["spec"]["nodeName"] = "node-1"
+    assert with_warnings(JobView(State.PENDING, "creating"), warning, [pod], 1) == JobView(State.PENDING, "creating")

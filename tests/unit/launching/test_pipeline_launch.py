@@ -121,7 +121,7 @@ def test_a_step_whose_job_fails_exits_non_zero_and_leaves_a_report(
     stage.then(stage.pod("Failed", **terminated(137, "OOMKilled")), stage.condition("Failed"))
     with pytest.raises(SystemExit) as caught:
         tasks.train(stage.spec.run, "sft", "sft", "pytorchjob", JOB, str(tmp_path / "notes.md"))
-    assert caught.value.code == 1
+    assert caught.value.code == 3  # more memory is for somebody to give: the step is not run again
     assert "| 137 | OOMKilled |" in (tmp_path / "notes.md").read_text()
     assert "OOMKilled" in capsys.readouterr().err
 

@@ -85,6 +85,12 @@ def test_k9_a_run_that_was_shut_down_takes_the_job_with_it(api: FakeApi, state: 
     assert stage.store.get(lease_of(stage.spec.job_name)) is None
 
 
+def test_k9_a_run_that_was_shut_down_while_its_job_was_submitted_leaves_no_service(api: FakeApi) -> None:
+    stage = Stage(api, stage="rl")
+    told(stage, "submitting", stage.workflow(), lambda: stage.workflow(shutdown="Terminate"))
+    assert not api.objects["services"]
+
+
 @pytest.mark.parametrize("state", ["queued", "pending", "running", "ended", "dying"])
 def test_k9_a_drain_leaves_the_job(api: FakeApi, state: str) -> None:
     stage = Stage(api)
