@@ -130,7 +130,7 @@ class Claim:
         changes = {"ownerReferences": self.owners, "annotations": {LAUNCHER: self.launcher}}
         job = self.patience.insist(lambda: self.cluster.patch_job(self.kind, namespace, name, uid, changes))
         for service in self._services():
-            self._front.secure(service)
+            self._front.secure(service, job)
             self._front.give(service, job)
         self.patience.say(f"adopted job {name}, which exists with the same spec")
         return job

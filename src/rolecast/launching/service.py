@@ -24,9 +24,9 @@ class Front:
     patience: Patience
     made: list[tuple[str, str, str]] = field(default_factory=list)
 
-    def secure(self, manifest: Manifest) -> None:
-        """A Service as `manifest` says is there after this. One that a job left which has ended is replaced, as is one that was applied by
-        hand for such a job; one of a live job is a `LaunchError`."""
+    def secure(self, manifest: Manifest, job: Resource | None = None) -> None:
+        """A Service as `manifest` says is there after this; `job`: who may own it already. One that a job left which has ended is replaced,
+        as is one that was applied by hand for such a job; one of a live job is a `LaunchError`."""
         name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
         for _ in range(ATTEMPTS):
             found = self.patience.insist(lambda: self.cluster.service(namespace, name))
@@ -35,9 +35,10 @@ class Front:
                     created = self.patience.insist(lambda: self.cluster.create_service(manifest))
                     self.made.append((namespace, name, created["metadata"]["uid"]))
                     return
-                except Exists:  # a lost answer, or another launcher
+                except Exists:  # a lost answer, another launcher, or one that is going
+                    self.patience.sleep(1.0)
                     continue
-            if _same(found, manifest):
+            if _same(found, manifest) and _stays(found, job):
                 return
             self._require_free(found, manifest)
             uid = found["metadata"]["uid"]
@@ -73,7 +74,7 @@ class Front:
         name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
         found = self.patience.insist(lambda: self.cluster.service(namespace, name))
         if found is None:
-            raise LaunchError(f"Service {name} in namespace {namespace} was deleted while job {job['metadata']['name']} was submitted")
+            raise LaunchError(f"Service {name} in namespace {namespace} was deleted while its job was submitted; submit again")
         if owned(found, job):
             return
         owner = {"apiVersion": self.kind.api_version, "kind": job["kind"], "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]}
@@ -99,5 +100,13 @@ def owned(service: Resource, job: Resource) -> bool:
 
 
 def _same(found: Resource, manifest: Manifest) -> bool:
-    """Whether it leads to the same pods. The server fills in more than a manifest says."""
-    return bool(found["spec"].get("selector") == manifest["spec"]["selector"]) and not dying(found)
+    """Whether it leads to the same port of the same pods. The server fills in more than a manifest says."""
+    ports = [[(port["port"], port.get("targetPort")) for port in service["spec"].get("ports") or []] for service in (found, manifest)]
+    return found["spec"].get("selector") == manifest["spec"]["selector"] and ports[0] == ports[1]
+
+
+def _stays(service: Resource, job: Resource | None) -> bool:
+    """Whether nobody is about to delete it. One that an earlier job owned goes as soon as the garbage collector comes to it."""
+    if dying(service):
+        return False
+    return not service["metadata"].get("ownerReferences") or (job is not None and owned(service, job))

@@ -107,3 +107,33 @@ def test_the_service_of_an_adopted_job_is_made_again_if_someone_deleted_it(stage
     stage.then(lambda: owners.extend(service(stage)["metadata"]["ownerReferences"]), stage.condition("Succeeded"))
     stage.launcher.run(stage.spec)
     assert [owner["uid"] for owner in owners] == [job["metadata"]["uid"]]
+
+
+def test_the_service_that_the_garbage_collector_is_about_to_take_is_not_relied_on(stage: Stage) -> None:
+    """It goes with the job of before, whose name ours has, some time after that."""
+    manifest = stage.kind.render(stage.spec)[1]
+    manifest["metadata"]["ownerReferences"] = [{"kind": "PyTorchJob", "name": stage.spec.job_name, "uid": "uid-of-the-job-of-before"}]
+    before = stage.api.put("services", manifest)
+    now: list[str] = []
+    stage.then(lambda: now.append(service(stage)["metadata"]["uid"]), stage.condition("Succeeded"))
+    stage.launcher.run(stage.spec)
+    assert now
+    assert now[0] != before["metadata"]["uid"]
+
+
+def test_a_service_with_another_port_is_replaced(stage: Stage) -> None:
+    manifest = stage.kind.render(stage.spec)[1]
+    manifest["spec"]["ports"][0]["port"] = 9999
+    stage.api.put("services", manifest)
+    ports: list[int] = []
+    stage.then(lambda: ports.append(service(stage)["spec"]["ports"][0]["port"]), stage.condition("Succeeded"))
+    stage.launcher.run(stage.spec)
+    assert ports == [stage.spec.coordinator.port]
+
+
+def test_a_service_that_was_applied_by_hand_for_this_very_job_is_kept(stage: Stage) -> None:
+    before = stage.api.put("services", stage.kind.render(stage.spec)[1])
+    now: list[str] = []
+    stage.then(lambda: now.append(service(stage)["metadata"]["uid"]), stage.condition("Succeeded"))
+    stage.launcher.run(stage.spec)
+    assert now == [before["metadata"]["uid"]]
