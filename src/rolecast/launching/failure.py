@@ -10,6 +10,7 @@ from rolecast.processes import ERROR
 
 NEVER_AGAIN = (2, 3)  # exit codes that the same job would end with again: its input is bad, or it stopped for a reason that has a name
 STOPPED = 3
+KILLED = 137
 PEER_LOST = 4  # of a process that ended because another one had
 
 
@@ -86,14 +87,18 @@ def describe_end(end: PodEnd) -> str:
     """What the container says of its end, if it says something; then the pod, its exit code and reason."""
     code = "" if end.exit_code is None else f" with exit code {end.exit_code}"
     hint = "; raise memory or lower the batch" if end.reason == "OOMKilled" else ""
-    said = headline(end.message)
+    killed = end.reason == "OOMKilled" or end.exit_code == KILLED
+    said = headline(end.message, killed)
     return f"{said} ({end.pod} ended{code}, {end.reason}){hint}" if said else f"{end.pod} ended{code} ({end.reason}){hint}"
 
 
-def headline(message: str) -> str:
-    """Of a termination message, which may be the last lines of a log: our own line, if it has one, else the last line."""
+def headline(message: str, killed: bool = False) -> str:
+    """Of a termination message, which may be the last lines of a log: our own line, if it has one, else the last line. What was `killed`
+    had no time to say why, and what it said last is not the reason."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     own = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
+    if not own and killed and len(lines) > 1:
+        return ""
     return (own or lines or [""])[-1]
 
 

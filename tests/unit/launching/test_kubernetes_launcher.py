@@ -8,7 +8,7 @@ import pytest
 from cluster_stage import SPEC, Stage, cluster, terminated
 from fake_api import FakeApi, Fault
 
-from rolecast.launching.failure import DeadlineExceeded, DeletedExternally, JobFailed, LaunchError, SpecMismatch
+from rolecast.launching.failure import DeadlineExceeded, DeletedExternally, JobFailed, LaunchError, SpecMismatch, headline
 from rolecast.launching.kubernetes import KubernetesLauncher
 from rolecast.launching.learner_pod import SPEC_HASH
 from rolecast.launching.spec import read_spec
@@ -327,6 +327,21 @@ def test_a_job_that_was_replaced_by_another_of_its_name_is_noticed(stage: Stage)
     stage.then(replace, stage.api.compact)
     with pytest.raises(DeletedExternally):
         stage.launcher.run(stage.spec)
+
+
+@pytest.mark.parametrize(
+    ("message", "killed", "expected"),
+    [
+        ("", False, ""),
+        ("rewards have no variance", False, "rewards have no variance"),
+        ("Traceback\nValueError: x\n", False, "ValueError: x"),
+        ("rolecast: no space left\nsft 12/100\n", False, "no space left"),
+        ("sft 11/100\nsft 12/100\n", True, ""),  # the log's last lines, where nothing was said of the end
+        ("rank 0 was killed: out of memory", True, "rank 0 was killed: out of memory"),
+    ],
+)
+def test_a_headline_is_the_reason_or_nothing(message: str, killed: bool, expected: str) -> None:
+    assert headline(message, killed) == expected
 
 
 def test_the_spec_of_the_tests_is_what_the_launcher_reads() -> None:
