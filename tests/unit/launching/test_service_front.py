@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
 from cluster_stage import Stage
 from fake_api import FakeApi, Fault
 
-from rolecast.launching.failure import LaunchError
+from rolecast.launching.failure import JobFailed, LaunchError
 
 
 @pytest.fixture
@@ -40,6 +41,17 @@ def test_the_service_comes_before_the_job_belongs_to_it_and_goes_after_it(stage:
     assert [owner["uid"] for owner in owners] == [stage.job["metadata"]["uid"]]
     assert not any("blockOwnerDeletion" in owner for owner in owners)  # which would take a right on finalizers
     assert not stage.api.objects["services"]
+
+
+@pytest.mark.parametrize("end", ["Succeeded", "Failed"])
+def test_the_next_runs_rl_does_not_wait_for_the_finished_jobs_day_to_be_over(api: FakeApi, end: str) -> None:
+    one, other = Stage(api, stage="rl", run="s3://store/runs/one"), Stage(api, stage="rl")
+    one.then(one.condition(end))
+    with contextlib.suppress(JobFailed):
+        one.launcher.run(one.spec)
+    other.then(other.condition("Succeeded"))
+    other.launcher.run(other.spec)
+    assert {one.spec.job_name, other.spec.job_name} == set(api.objects["pytorchjobs"])
 
 
 def test_the_service_of_another_live_job_is_not_taken_over(api: FakeApi) -> None:
