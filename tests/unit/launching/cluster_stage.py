@@ -124,6 +124,16 @@ class Stage:
         self.api.put("workflows", item)
         return Workflow("demo-x7", self.spec.namespace)
 
+    def heard(self, text: str) -> Callable[[], None]:
+        """Waits until the launcher said it: logs are read by threads of their own."""
+
+        def wait() -> None:
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline and not any(text in line for line in self.said):
+                time.sleep(0.02)
+
+        return wait
+
     def later(self, seconds: float) -> Callable[[], None]:
         def move() -> None:
             self.clock.now += seconds

@@ -78,10 +78,10 @@ def test_k7_a_pod_that_was_made_anew_is_followed_once(api: FakeApi) -> None:
         api.objects["pods"][pod]["metadata"]["uid"] = "uid-of-the-new-one"
 
     stage.then(stage.pod("Running"))
-    stage.then(lambda: time.sleep(0.2))  # for the old one's log to be read
+    stage.then(stage.heard("old line"))
     stage.then(anew)
-    for _ in range(4):
-        stage.then(lambda: time.sleep(0.2))
+    stage.then(stage.heard("new line"))
+    stage.then(lambda: time.sleep(0.5))  # for a follower of the old one to say it again
     stage.then(lambda: api.objects["pods"][pod]["status"].update(phase="Succeeded"), stage.condition("Succeeded"))
     stage.launcher.run(stage.spec)
     assert [line for line in stage.said if line.startswith(pod)] == [f"{pod} | old line", f"{pod} | new line"]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import time
 
 import pytest
 from cluster_stage import Stage
@@ -84,7 +83,7 @@ def test_a_running_jobs_progress_stands_in_the_steps_log(api: FakeApi) -> None:
     stage = Stage(api)
     api.logs[f"{stage.spec.job_name}-master-0"] = [f"2026-01-01T00:00:00Z {printed(12, 100)}"]
     stage.then(stage.pod("Running"))
-    stage.then(lambda: time.sleep(0.3))
+    stage.then(stage.heard("12/100"))
     stage.then(stage.later(60))
     stage.then(lambda: None)
     stage.then(stage.condition("Succeeded"))
