@@ -58,7 +58,7 @@ class PodLogs:
     def _follow(self, uid: str, name: str) -> None:
         position, failures = _Position(), 0
         while not self._stop.is_set():
-            complete = False
+            complete, sure = False, not failures
             position.reconnect()
             try:
                 if failures and self._replaced(uid, name):
@@ -66,6 +66,9 @@ class PodLogs:
                 for line in self._cluster.log_lines(self._namespace, name, since=position.age(self._now())):
                     if self._stop.is_set():
                         return
+                    if not sure and self._replaced(uid, name):  # between the look above and the log's opening
+                        return
+                    sure = True
                     if (text := position.new(line)) is not None:
                         self._say(f"{name} | {text}")
                         self._heard(text)
