@@ -33,9 +33,8 @@ class Cluster:
 
 
 def _launching(task: dsl.PipelineTask) -> dsl.PipelineTask:
-    """The job that the step launches names the step's pod as its owner, and goes when the pod is deleted."""
-    kubernetes.use_field_path_as_env(task, "ROLECAST_POD_NAME", "metadata.name")
-    kubernetes.use_field_path_as_env(task, "ROLECAST_POD_UID", "metadata.uid")
+    """The Workflow of the step owns the job, and says when the step is told to end whether the job goes too."""
+    kubernetes.use_field_path_as_env(task, "ROLECAST_WORKFLOW", "metadata.labels['workflows.argoproj.io/workflow']")
     kubernetes.use_field_path_as_env(task, "ROLECAST_NAMESPACE", "metadata.namespace")
     return task
 

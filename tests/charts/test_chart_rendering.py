@@ -196,8 +196,9 @@ def test_launcher_may_what_launching_takes(helm4: Helm) -> None:
         for verb in rule["verbs"]
     }
     jobs = [("kubeflow.org", "pytorchjobs"), ("trainer.kubeflow.org", "trainjobs")]
-    assert {(*job, verb) for job in jobs for verb in ("create", "get", "list", "watch", "delete")} <= may
-    assert {("", "services", "create"), ("", "pods", "watch"), ("", "pods/log", "get"), ("", "events", "list")} <= may
+    assert {(*job, verb) for job in jobs for verb in ("create", "list", "watch", "patch", "delete")} <= may
+    assert {("", "services", "create"), ("", "pods", "list"), ("", "pods/log", "get"), ("", "events", "list")} <= may
+    assert ("argoproj.io", "workflows", "get") in may
     assert not any("*" in permission for permission in may)
     assert not any(resource in ("secrets", "configmaps") for _, resource, _ in may), "only with kubeflowPipelines, and by name"
 

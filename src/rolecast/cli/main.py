@@ -11,7 +11,24 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rolecast.cli import compare, data, demo, deploy, doctor, export, judge, mcp, pipeline, plan, retriever, rollout, runs, serving, studies
+from rolecast.cli import (
+    compare,
+    data,
+    demo,
+    deploy,
+    doctor,
+    export,
+    job,
+    judge,
+    mcp,
+    pipeline,
+    plan,
+    retriever,
+    rollout,
+    runs,
+    serving,
+    studies,
+)
 from rolecast.disk import disk_fault
 from rolecast.errors import Interrupted, RolecastError
 from rolecast.installed import needing, version
@@ -39,6 +56,7 @@ app.add_typer(data.index_app, name="index")
 app.add_typer(runs.app, name="run")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(deploy.app, name="deploy")
+app.add_typer(job.app, name="job")
 app.add_typer(serving.app, name="agent")
 app.add_typer(retriever.app, name="retriever")
 app.add_typer(judge.app, name="judge")
@@ -70,6 +88,7 @@ PARTS = {
     "eval": "train",
     "export": "train",
     "index": "retriever",
+    "job": "control",
     "judge": "judge",
     "long-context": "train",
     "mcp": "mcp",

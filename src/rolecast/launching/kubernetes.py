@@ -1,28 +1,35 @@
-"""Runs a training job on a cluster: submits it or adopts it, watches it, submits it again if it failed, deletes it if told to stop."""
+"""Runs a training job on a cluster: submits it or adopts it, watches it, submits it again if it failed, and when told to end deletes it
+or leaves it to the launcher that comes next."""
 
 from __future__ import annotations
 
 import os
 import time
+import uuid
 from collections.abc import Callable
-from typing import Any, TypeVar
 
-from rolecast.launching.cluster import Blip, Cluster, Conflict, JobKind, Resource
-from rolecast.launching.failure import JobFailed, LaunchError, SpecMismatch
+from rolecast.errors import InputError
+from rolecast.launching.adoption import Claim, digest_of_config, result_of
+from rolecast.launching.cluster import Cluster, JobKind, Resource
+from rolecast.launching.failure import ArtifactMissing, JobFailed
 from rolecast.launching.launcher import Outcome, say
-from rolecast.launching.learner_pod import SPEC_HASH, Manifest
+from rolecast.launching.learner_pod import check_reachable
 from rolecast.launching.logs import PodLogs
+from rolecast.launching.pace import Pace
+from rolecast.launching.patience import RETRY, Patience
 from rolecast.launching.spec import TrainingJobSpec
-from rolecast.launching.watcher import RETRY, Watcher
+from rolecast.launching.watcher import Watcher
+from rolecast.launching.workflow import Workflow, own_workflow
+from rolecast.ports import Store
 from rolecast.signals import Stopped, signals_raise
+from rolecast.store.uri import open_store
+from rolecast.store.watched import LEASE_SECONDS, Lease, lease_of
 
-T = TypeVar("T")
-SUBMIT_ATTEMPTS = 8
-DELETE_SECONDS = 600  # for pods to save, end and vanish, before a job of the same name can be created
+WORKFLOW_ATTEMPTS = 4  # to read it, within the grace of a step's pod
 
 
 class KubernetesLauncher:
-    """`clock` and `sleep` in seconds. `say` gets one line of progress or of a pod's log."""
+    """`clock` and `sleep` in seconds. `say` gets one line of progress or of a pod's log. `workflow`: whose step this is."""
 
     def __init__(
         self,
@@ -31,141 +38,102 @@ class KubernetesLauncher:
         say: Callable[[str], None] = say,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        store: Callable[[str], Store] = open_store,
+        workflow: Workflow | None = None,
     ) -> None:
-        self._cluster, self._kind = cluster, kind
-        self._say, self._clock, self._sleep = say, clock, sleep
+        self._cluster, self._kind, self._say = cluster, kind, say
+        self._patience = Patience(say, clock, sleep)
+        self._store = store
+        self._workflow = own_workflow() if workflow is None else workflow
+        self._name = f"{os.uname().nodename}-{uuid.uuid4().hex[:8]}"
+        self._logs: PodLogs | None = None
 
     def run(self, spec: TrainingJobSpec) -> Outcome:
-        """Blocks until the stage is done. Raises `JobFailed` after the last attempt, `SpecMismatch` or `LaunchError` before any.
+        """Blocks until the stage is done and its result is in the store. Raises `JobFailed` after the last attempt, `SpecMismatch` or
+        `LaunchError` before any.
 
-        Interrupted (SIGTERM, Ctrl-C) it deletes the job and leaves with a non-zero exit code.
+        Told to end (SIGTERM, Ctrl-C) it leaves with a non-zero exit code; the job stays if this was a step that will run again.
         """
+        check_reachable(spec)
         with signals_raise():
-            try:
-                return self._attempts(spec)
-            except Stopped:
-                self._say(f"interrupted: deleting job {spec.job_name}")
-                self._delete_ours(spec)
-                raise
-
-    def _attempts(self, spec: TrainingJobSpec) -> Outcome:
-        for attempt in range(spec.backoff.retries + 1):
-            try:
-                return self._once(spec)
-            except JobFailed as failure:
-                if not failure.retryable or attempt == spec.backoff.retries:
+            store = self._store(spec.run)
+            config = store.get("run.json")
+            if config is None:
+                raise InputError(f"{spec.run} is not a run: it has no run.json; make it with `rolecast run create`")
+            lease = Lease(store, lease_of(spec.job_name), self._name)
+            owners = self._patience.courtesy(lambda: self._workflow.owner(self._cluster, spec.namespace)) or []
+            claim = Claim(self._cluster, self._kind, spec, store, self._name, owners, digest_of_config(config), self._patience)
+            with lease.held():
+                try:
+                    outcome = self._attempts(claim)
+                except Stopped:
+                    self._told_to_end(claim, lease)  # first of all: there is little time, and reading logs takes some of it
+                    self._close_logs()
                     raise
-                delay = spec.backoff.delay(attempt)
-                self._say(f"{failure}; submitting it again in {delay:g} s, from its last checkpoint")
-                self._remove(spec)
-                self._sleep(delay)
-        raise AssertionError("the last attempt returns or raises")
+                except JobFailed:
+                    lease.give_up()
+                    raise
+            lease.give_up()
+            return outcome
 
-    def _once(self, spec: TrainingJobSpec) -> Outcome:
-        job = self._submit(spec)
-        logs = PodLogs(self._cluster, spec.namespace, self._say, self._sleep)
-        watcher = Watcher(self._cluster, self._kind, spec, job["metadata"]["uid"], logs, self._say, self._clock, self._sleep)
+    def _attempts(self, claim: Claim) -> Outcome:
+        """Losing a pod to a drain or an eviction is no failure of the job, and uses up none of its retries."""
+        backoff, failures, losses = claim.spec.backoff, 0, 0
+        while True:
+            job = claim.take()
+            try:
+                return self._watch(claim, job)
+            except JobFailed as failure:
+                claim.tidy(job)
+                if not failure.retryable or (not failure.lost and failures == backoff.retries):
+                    raise
+                failures, losses = (failures, losses + 1) if failure.lost else (failures + 1, losses)
+                delay = backoff.delay(failures + losses - 1)
+                self._say(f"{failure}; submitting it again in {delay:g} s, from its last checkpoint")
+                claim.remove(job)
+                self._patience.sleep(delay)
+
+    def _watch(self, claim: Claim, job: Resource) -> Outcome:
+        spec, pace = claim.spec, Pace(claim.spec.job_name, self._say, self._patience.clock)
+        logs = self._logs = PodLogs(self._cluster, spec.namespace, self._say, self._patience.sleep, pace.read)
+        watcher = Watcher(self._cluster, self._kind, spec, job["metadata"]["uid"], logs, self._patience, pace.tell)
         try:
             watcher.wait()
-        finally:
-            logs.close()
+        except Exception:
+            self._close_logs()
+            raise
+        self._close_logs()
+        if not claim.made():
+            raise ArtifactMissing(
+                f"job {spec.job_name} succeeded, but {spec.run} has no committed {result_of(spec)}; see its log, and whether the job wrote to another store"
+            )
+        claim.tidy(job)
         seconds = {state.value: round(spent, 1) for state, spent in watcher.lifecycle.seconds.items()}
         return Outcome(spec.job_name, self._kind.plural, seconds)
 
-    def _submit(self, spec: TrainingJobSpec) -> Resource:
-        """The job, new or adopted, with its Service beside it."""
-        manifest, *services = self._kind.render(spec)
-        manifest = _owned_by_this_pod(manifest)
-        self._provide_runtime(spec)
-        try:
-            job = self._insist(lambda: self._cluster.create_job(self._kind, manifest))
-            self._say(f"submitted job {spec.job_name} to namespace {spec.namespace}")
-        except Conflict:
-            job = self._adopt(spec)
-        for service in services:
-            self._create_service(service, job)
-        return job
-
-    def _provide_runtime(self, spec: TrainingJobSpec) -> None:
-        """A runtime that is there is used as it is: other jobs refer to it, and an administrator may have changed it."""
-        runtime = self._kind.runtime(spec)
-        if runtime is None:
-            return
-        try:
-            self._insist(lambda: self._cluster.create_runtime(runtime))
-            self._say(f"created TrainingRuntime {spec.runtime.name} in namespace {spec.namespace}")
-        except Conflict:
-            pass
-
-    def _adopt(self, spec: TrainingJobSpec) -> Resource:
-        """A job of our name: this launcher's own after a lost answer, or an earlier launcher's."""
-        job, _ = self._insist(lambda: self._cluster.list_job(self._kind, spec.namespace, spec.job_name))
-        if job is None:
-            raise LaunchError(f"job {spec.job_name} was there a moment ago and is gone; submit again")
-        found = job["metadata"].get("annotations", {}).get(SPEC_HASH)
-        if found != spec.digest:
-            raise SpecMismatch(
-                f"job {spec.job_name} in namespace {spec.namespace} has another spec ({found or 'not submitted by rolecast'}, not {spec.digest}); "
-                "delete it, or give this job another name"
+    def _told_to_end(self, claim: Claim, lease: Lease) -> None:
+        name, wanted = claim.spec.job_name, self._wanted()
+        if wanted:
+            self._say(f"told to end, and Workflow {self._workflow.name} goes on: job {name} stays, and the step that runs again adopts it")
+        elif wanted is None:
+            self._say(
+                f"told to end, and Workflow {self._workflow.name} cannot be read: job {name} stays, and ends in "
+                f"{LEASE_SECONDS / 60:.0f} minutes unless a launcher watches it again"
             )
-        self._say(f"adopted job {spec.job_name}, which exists with the same spec")
-        return job
+        elif claim.release():
+            self._say(f"told to end: deleted job {name}")
+            lease.give_up()
+        else:
+            self._say(f"told to end: job {name} belongs to another launcher by now, and stays")
 
-    def _create_service(self, manifest: Manifest, job: Resource) -> None:
-        """Owned by the job, so that it goes with it. A Service in front of another job's rank 0 is never taken over."""
-        manifest["metadata"]["ownerReferences"] = [
-            {
-                "apiVersion": f"{self._kind.group}/{self._kind.version}",
-                "kind": job["kind"],
-                "name": job["metadata"]["name"],
-                "uid": job["metadata"]["uid"],
-                "blockOwnerDeletion": True,
-            }
-        ]
-        try:
-            self._insist(lambda: self._cluster.create_service(manifest))
-        except Conflict:
-            name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
-            found = self._insist(lambda: self._cluster.service(namespace, name))
-            owners = {owner["uid"] for owner in (found or {}).get("metadata", {}).get("ownerReferences", [])}
-            if job["metadata"]["uid"] not in owners:
-                raise LaunchError(
-                    f"Service {name} in namespace {namespace} belongs to another job; delete it, or give this job another name"
-                ) from None
+    def _wanted(self) -> bool | None:
+        for attempt in range(WORKFLOW_ATTEMPTS):
+            wanted = self._workflow.wants_its_jobs(self._cluster)
+            if wanted is not None:
+                return wanted
+            self._patience.sleep(RETRY.delay(attempt))
+        return None
 
-    def _remove(self, spec: TrainingJobSpec) -> None:
-        """Deletes the job and waits until its name is free."""
-        self._delete_ours(spec)
-        deadline = self._clock() + DELETE_SECONDS
-        while self._insist(lambda: self._cluster.list_job(self._kind, spec.namespace, spec.job_name))[0] is not None:
-            if self._clock() > deadline:
-                raise LaunchError(
-                    f"job {spec.job_name} is still there {DELETE_SECONDS} s after its deletion; look at its finalizers and pods"
-                )
-            self._sleep(1.0)
-
-    def _delete_ours(self, spec: TrainingJobSpec) -> None:
-        """Deletes the job of this name if its spec is ours."""
-        job, _ = self._insist(lambda: self._cluster.list_job(self._kind, spec.namespace, spec.job_name))
-        if job is not None and job["metadata"].get("annotations", {}).get(SPEC_HASH) == spec.digest:
-            self._insist(lambda: self._cluster.delete_job(self._kind, spec.namespace, spec.job_name, job["metadata"]["uid"]))
-
-    def _insist(self, call: Callable[[], T]) -> T:
-        for attempt in range(SUBMIT_ATTEMPTS):
-            try:
-                return call()
-            except Blip as blip:
-                if attempt == SUBMIT_ATTEMPTS - 1:
-                    raise LaunchError(f"{blip}, {SUBMIT_ATTEMPTS} times; is the API server reachable?") from None
-                self._say(f"{blip}; trying again")
-                self._sleep(RETRY.delay(attempt))
-        raise AssertionError("the last attempt returns or raises")
-
-
-def _owned_by_this_pod(manifest: Manifest) -> Manifest:
-    """A net under SIGTERM: when the step's pod is deleted, the garbage collector deletes the job."""
-    name, uid = os.environ.get("ROLECAST_POD_NAME"), os.environ.get("ROLECAST_POD_UID")
-    if not name or not uid:
-        return manifest
-    owner: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
-    return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": [owner]}}
+    def _close_logs(self) -> None:
+        if self._logs is not None:
+            self._logs.close()

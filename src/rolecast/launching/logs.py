@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
-from rolecast.launching.cluster import Blip, Cluster, Resource
+from rolecast.launching.api_errors import Blip
+from rolecast.launching.cluster import Cluster, Resource
 from rolecast.launching.spec import Backoff
 from rolecast.launching.status import phase
 
@@ -20,11 +21,19 @@ STARTED = ("Running", "Succeeded", "Failed")
 
 
 class PodLogs:
-    """One thread per pod, since a log is a blocking stream. `say` gets whole lines, with the pod's name before them."""
+    """One thread per pod, since a log is a blocking stream. `say` gets whole lines, with the pod's name before them; `heard` gets them
+    without it."""
 
-    def __init__(self, cluster: Cluster, namespace: str, say: Callable[[str], None], sleep: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        say: Callable[[str], None],
+        sleep: Callable[[float], None],
+        heard: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self._now = time.time
-        self._cluster, self._namespace, self._say, self._sleep = cluster, namespace, say, sleep
+        self._cluster, self._namespace, self._say, self._sleep, self._heard = cluster, namespace, say, sleep, heard
         self._threads: dict[str, threading.Thread] = {}
         self._ended: set[str] = set()
         self._over, self._stop = threading.Event(), threading.Event()
@@ -49,14 +58,20 @@ class PodLogs:
     def _follow(self, uid: str, name: str) -> None:
         position, failures = _Position(), 0
         while not self._stop.is_set():
-            complete = False
+            complete, sure = False, not failures
             position.reconnect()
             try:
+                if failures and self._replaced(uid, name):
+                    return
                 for line in self._cluster.log_lines(self._namespace, name, since=position.age(self._now())):
                     if self._stop.is_set():
                         return
+                    if not sure and self._replaced(uid, name):  # between the look above and the log's opening
+                        return
+                    sure = True
                     if (text := position.new(line)) is not None:
                         self._say(f"{name} | {text}")
+                        self._heard(text)
                     failures = 0
                 complete = uid in self._ended or self._over.is_set()
             except Blip:
@@ -66,7 +81,11 @@ class PodLogs:
             if complete or (self._over.is_set() and failures >= 2):
                 return
             self._sleep(RECONNECT.delay(failures))
-            failures += 1
+            failures += 1  # a stream that ended is opened again only after a look at whose it would be
+
+    def _replaced(self, uid: str, name: str) -> bool:
+        """Whether the pod is gone, or another one has its name, whose own follower reads its log."""
+        return self._cluster.pod_uid(self._namespace, name) != uid
 
 
 class _Position:

@@ -58,6 +58,16 @@ def _suspended(job: Resource) -> bool:
     return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
 
 
+def ended(job: Resource) -> State | None:
+    """How a job ended, None while it has not."""
+    state = observe(job, (), 1).state
+    return state if state in (State.SUCCEEDED, State.FAILED) else None
+
+
+def dying(job: Resource) -> bool:
+    return bool(job["metadata"].get("deletionTimestamp"))
+
+
 def _text(condition: Resource) -> str:
     return ": ".join(part for part in (condition.get("reason"), condition.get("message")) if part)
 
@@ -66,21 +76,37 @@ def phase(pod: Resource) -> str:
     return str(pod.get("status", {}).get("phase", "Unknown"))
 
 
+# Reasons of a pod's failure that say what happened to its node, and nothing of the pod.
+TAKEN = (
+    "Evicted",
+    "Preempting",
+    "Preempted",
+    "NodeLost",
+    "NodeShutdown",
+    "Shutdown",
+    "Terminated",
+    "NodeAffinity",
+    "UnexpectedAdmissionError",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class PodEnd:
-    """How a pod ended. `exit_code` is None if no container of it ever ran, as after an eviction."""
+    """How a pod ended. `exit_code` is None if no container of it ever ran, as after an eviction. `lost`: it was taken away, by a drain,
+    an eviction or the end of its node, and did nothing wrong."""
 
     pod: str
     reason: str  # OOMKilled, Error, Evicted, Preempting …
     message: str
     exit_code: int | None
     finished: str = ""
+    lost: bool = False
 
 
 def pod_ends(pods: Sequence[Resource]) -> list[PodEnd]:
     """Pods that failed, the first to fail first: the others mostly follow because a peer is gone."""
     ends = [_pod_end(pod) for pod in pods if phase(pod) == "Failed"]
-    return sorted(ends, key=lambda end: (end.finished or "~", end.pod))
+    return sorted(ends, key=lambda end: (end.finished or "~", not end.message, end.pod))
 
 
 def _pod_end(pod: Resource) -> PodEnd:
@@ -89,5 +115,17 @@ def _pod_end(pod: Resource) -> PodEnd:
         ended = container.get("state", {}).get("terminated")
         if ended and ended.get("exitCode"):
             reason, message = status.get("reason") or ended.get("reason", "Error"), status.get("message") or ended.get("message", "")
-            return PodEnd(name, reason, message, ended["exitCode"], ended.get("finishedAt", ""))
-    return PodEnd(name, status.get("reason") or "Failed", status.get("message", ""), None)
+            lost = ended.get("reason") != "OOMKilled" and taken_away(pod)
+            return PodEnd(name, reason, message, ended["exitCode"], ended.get("finishedAt", ""), lost)
+    return PodEnd(name, status.get("reason") or "Failed", status.get("message", ""), None, lost=taken_away(pod))
+
+
+def taken_away(pod: Resource) -> bool:
+    """Whether a pod ends because of its node. One that used more than its own limits ends by its own fault."""
+    status = pod.get("status", {})
+    if "exceed" in status.get("message", "") and "limit" in status.get("message", ""):
+        return False
+    disrupted = any(
+        condition["type"] == "DisruptionTarget" and condition["status"] == "True" for condition in status.get("conditions") or []
+    )
+    return disrupted or status.get("reason") in TAKEN or bool(pod["metadata"].get("deletionTimestamp"))

@@ -20,6 +20,7 @@ from rolecast.processes import END, PARENT, die_with_parent, prepare_process, sa
 from rolecast.schedule import find
 from rolecast.signals import Stopped, signals_raise
 from rolecast.stages.run import Run, open_run
+from rolecast.store.watched import end_unless_watched
 from rolecast.working_copies import told
 
 
@@ -74,6 +75,8 @@ def train(stage: str, location: str) -> None:
     find(run.config.schedule, stage)  # before anything is made for it
     ranks = join()
     if ranks.first:
+        if run.store is not None:
+            end_unless_watched(run.store)
         inputs(run)
     ranks.barrier()
     train_stage(run, stage, ranks)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TextIO
+
+_LINE = re.compile(r"^(\S+) +[█░?]{20} (\d+)/(\d+) ")
 
 
 class Progress:
@@ -41,3 +45,18 @@ class Progress:
 
 def _clock(seconds: float) -> str:
     return f"{int(seconds) // 60:d}:{int(seconds) % 60:02d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One line of progress: of what, and how many of how many."""
+
+    label: str
+    done: int
+    total: int
+
+
+def read_progress(line: str) -> Seen | None:
+    """What a line of `Progress` says, None for any other line."""
+    found = _LINE.match(line)
+    return Seen(found[1], int(found[2]), int(found[3])) if found else None

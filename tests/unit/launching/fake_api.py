@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -29,6 +32,8 @@ class Fault:
     times: int
     method: str = ""
     part: str = ""
+    reason: str = "Fault"
+    message: str = "scripted"
 
 
 @dataclass
@@ -37,6 +42,16 @@ class Request:
     path: str
     query: dict[str, str]
     body: Any = None
+
+    @property
+    def permission(self) -> tuple[str, str, str]:
+        """Group, resource and verb, as a Role names them."""
+        parts = self.path.strip("/").split("/")
+        group, rest = (parts[1] if parts[0] == "apis" else ""), parts[parts.index("namespaces") + 2 :]
+        resource = rest[0] if len(rest) < 3 else f"{rest[0]}/{rest[2]}"
+        if self.method != "GET":
+            return group, resource, {"POST": "create", "PATCH": "patch", "DELETE": "delete"}[self.method]
+        return group, resource, "watch" if "watch" in self.query else "get" if len(rest) > 1 else "list"
 
 
 @dataclass
@@ -51,13 +66,15 @@ class FakeApi:
     keep_deleted: bool = False  # foreground deletion that is waiting for pods
 
     def __post_init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.stores = Path(self._folder.name)  # of the runs, whose stores the launcher looks into
         self.lock = threading.RLock()
         self.versions = itertools.count(1)
         self.version = self.oldest = 0
         self.events: list[tuple[int, str, str, Resource]] = []
         self.uids = itertools.count(1)
         handler = type("Handler", (_Handler,), {"api": self})
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.server = _Server(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
@@ -68,6 +85,7 @@ class FakeApi:
     def close(self) -> None:
         self.server.shutdown()
         self.server.server_close()
+        self._folder.cleanup()
 
     def put(self, plural: str, item: Resource, event: str = "MODIFIED") -> Resource:
         with self.lock:
@@ -94,6 +112,13 @@ class FakeApi:
         return [r for r in self.requests if r.method == method and part in r.path and query.items() <= r.query.items()]
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is no fault of the server, and what is printed of it would be in the next test's output."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class _Handler(BaseHTTPRequestHandler):
     api: FakeApi
     protocol_version = "HTTP/1.1"
@@ -114,26 +139,52 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return None
         if fault:
-            return self._status(fault.status, "Fault", "scripted")
+            return self._status(fault.status, fault.reason, fault.message)
         parts = url.path.strip("/").split("/")
         rest = parts[parts.index("namespaces") + 2 :]  # plural, name, subresource
         if self.command == "POST":
             return self._create(rest[0], body)
         if self.command == "DELETE":
             return self._delete(rest[0], rest[1], {**query, **(body or {})})
+        if self.command == "PATCH":
+            return self._patch(rest[0], rest[1], body)
         if rest[-1] == "log":
             return self._log(rest[1], query)
         if query.get("watch") == "True" or query.get("watch") == "true":
             return self._watch(rest[0], query)
+        if len(rest) > 1:
+            return self._get(rest[0], rest[1])
         return self._list(rest[0], query)
 
-    do_GET = do_POST = do_DELETE = _handle  # noqa: N815 (the names that http.server calls)
+    do_GET = do_POST = do_DELETE = do_PATCH = _handle  # noqa: N815 (the names that http.server calls)
 
     def _create(self, plural: str, item: Resource) -> None:
         with self.api.lock:
             if item["metadata"]["name"] in self.api.objects.get(plural, {}):
                 return self._status(409, "AlreadyExists", f"{plural} {item['metadata']['name']} already exists")
+            if plural == "services" and any(owner.get("blockOwnerDeletion") for owner in item["metadata"].get("ownerReferences", [])):
+                return self._status(403, "Forbidden", "cannot set blockOwnerDeletion on what you can't set finalizers on")
             return self._json(201, self.api.put(plural, item, "ADDED"))
+
+    def _get(self, plural: str, name: str) -> None:
+        with self.api.lock:
+            item = self.api.objects.get(plural, {}).get(name)
+            return self._json(200, item) if item else self._status(404, "NotFound", f"{plural} {name} not found")
+
+    def _patch(self, plural: str, name: str, changes: Resource) -> None:
+        """JSON Merge Patch of metadata, which built-in and custom resources take; a strategic merge patch custom ones do not."""
+        with self.api.lock:
+            item = self.api.objects.get(plural, {}).get(name)
+            if item is None:
+                return self._status(404, "NotFound", f"{plural} {name} not found")
+            if self.headers["content-type"] != "application/merge-patch+json":
+                return self._status(415, "UnsupportedMediaType", f"{self.headers['content-type']} is not taken")
+            metadata = dict(changes["metadata"])
+            if metadata.pop("uid", item["metadata"]["uid"]) != item["metadata"]["uid"]:
+                return self._status(409, "Conflict", "Precondition failed: UID in precondition does not match UID in object meta")
+            item["metadata"].setdefault("annotations", {}).update(metadata.pop("annotations", {}))
+            item["metadata"].update(metadata)
+            return self._json(200, self.api.put(plural, item))
 
     def _delete(self, plural: str, name: str, options: Resource) -> None:
         with self.api.lock:
@@ -219,10 +270,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _selected(item: Resource, query: dict[str, str]) -> bool:
-    """Field selectors by name and label selectors by equality, which is all that the launcher uses."""
+    """Field selectors by name and type and label selectors by equality, which is all that the launcher uses."""
     wanted = dict(part.split("=", 1) for part in query.get("fieldSelector", "").split(",") if part)
     labels = dict(part.split("=", 1) for part in query.get("labelSelector", "").split(",") if part)
     return (
         wanted.get("metadata.name", item["metadata"]["name"]) == item["metadata"]["name"]
+        and wanted.get("type", item.get("type")) == item.get("type")
         and labels.items() <= item["metadata"].get("labels", {}).items()
     )

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_stage import SPEC, Stage, terminated
+from cluster_stage import SPEC, Stage, cluster, terminated
 from fake_api import FakeApi, Fault
 
-from rolecast.launching.failure import DeadlineExceeded, DeletedExternally, JobFailed, LaunchError, SpecMismatch
+from rolecast.launching.failure import DeadlineExceeded, DeletedExternally, JobFailed, LaunchError, SpecMismatch, headline
+from rolecast.launching.kubernetes import KubernetesLauncher
 from rolecast.launching.learner_pod import SPEC_HASH
 from rolecast.launching.spec import read_spec
 
@@ -51,6 +45,7 @@ def test_k1_the_name_follows_from_run_and_stage(api: FakeApi) -> None:
         stage = Stage(api)
         stage.then(stage.condition("Succeeded"))
         stage.launcher.run(stage.spec)
+        stage.store.delete("sft")
     assert len(api.objects["pytorchjobs"]) == 1
     assert [request.body["metadata"]["name"] for request in api.seen("POST", "pytorchjobs")] == [stage.spec.job_name] * 2
 
@@ -64,10 +59,13 @@ def test_k2_a_job_with_the_same_spec_is_adopted(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"image": "other:1"}, {"nodes": 2}, {"stage": "rl"}])
-def test_k2_a_job_with_another_spec_is_an_error(stage: Stage, changes: dict[str, Any]) -> None:
+def test_k2_a_live_job_with_another_spec_is_an_error(stage: Stage, changes: dict[str, Any]) -> None:
     stage.existing(**changes)
-    with pytest.raises(SpecMismatch, match=rf"job {stage.spec.job_name}.*delete it, or give this job another name"):
+    with pytest.raises(
+        SpecMismatch, match=rf"job {stage.spec.job_name}.*another spec.*rolecast job cancel {stage.spec.job_name}"
+    ) as caught:
         stage.launcher.run(stage.spec)
+    assert caught.value.exit_code == 3
     assert not stage.api.seen("DELETE", "")
 
 
@@ -95,12 +93,12 @@ def test_k3_the_job_is_listed_again_after_a_watch_broke_off(stage: Stage) -> Non
 
 
 def test_k3_waiting_between_attempts_is_bounded(stage: Stage) -> None:
-    stage.api.faults.append(Fault(503, 12, "GET", "pytorchjobs"))
     slept: list[float] = []
-    stage.launcher._sleep = lambda seconds: slept.append(seconds)
+    launcher = KubernetesLauncher(cluster(stage.api), stage.kind, stage.said.append, stage.clock, slept.append, lambda run: stage.store)
+    stage.then(lambda: stage.api.faults.append(Fault(503, 12, "GET", "pytorchjobs")))
     stage.then(stage.condition("Succeeded"))
-    stage.launcher.run(stage.spec)
-    assert slept[:3] == [0.5, 1, 2]
+    launcher.run(stage.spec)
+    assert slept[slept.index(0.5) :][:8] == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert max(slept) == 30
 
 
@@ -113,7 +111,9 @@ def test_k3_a_watch_goes_on_from_the_last_version_without_a_list(stage: Stage) -
 
 
 def lists(stage: Stage) -> list[Any]:
-    return [request for request in stage.api.seen("GET", "pytorchjobs") if "watch" not in request.query]
+    """Of the job, since it was submitted."""
+    (submitted,) = [at for at, request in enumerate(stage.api.requests) if request.method == "POST"]
+    return [request for request in stage.api.requests[submitted:] if request.permission == ("kubeflow.org", "pytorchjobs", "list")]
 
 
 def test_k4_a_job_that_has_ended_is_read_before_anything_is_waited_for(stage: Stage) -> None:
@@ -124,9 +124,9 @@ def test_k4_a_job_that_has_ended_is_read_before_anything_is_waited_for(stage: St
     assert not stage.api.seen("GET", "pytorchjobs", watch="True")
 
 
-def test_k4_a_failure_that_nobody_watched_is_told(stage: Stage) -> None:
-    stage.existing()
-    stage.condition("Failed", "PyTorchJobFailed", "1 replica failed")()
+def test_k4_a_job_that_fails_before_it_is_watched_is_told(stage: Stage) -> None:
+    stage.api.faults.append(Fault(503, 1, "GET", "/pods"))
+    stage.then(stage.condition("Failed", "PyTorchJobFailed", "1 replica failed"), stage.api.compact)
     with pytest.raises(JobFailed, match="PyTorchJobFailed: 1 replica failed"):
         stage.launcher.run(stage.spec)
 
@@ -232,18 +232,20 @@ def test_k8_a_failure_names_the_first_pod_its_exit_code_and_shows_its_last_lines
     assert not caught.value.retryable
 
 
-def test_k8_an_eviction_is_named_though_no_container_ended(stage: Stage) -> None:
-    evicted = stage.pod("Failed", reason="Evicted", message="The node was low on resource: memory | disk.")
-    stage.then(evicted, stage.condition("Failed"))
+def test_k8_an_eviction_for_its_own_use_is_named_though_no_container_ended(stage: Stage) -> None:
+    message = "Pod ephemeral local storage usage exceeds the total limit of containers 20Gi | now."
+    stage.then(stage.pod("Failed", reason="Evicted", message=message), stage.condition("Failed"))
     with pytest.raises(JobFailed, match="Evicted") as caught:
         stage.launcher.run(stage.spec)
-    assert "|  | Evicted | The node was low on resource: memory \\| disk. |" in caught.value.report
+    assert "|  | Evicted | Pod ephemeral local storage usage exceeds the total limit of containers 20Gi \\| now. |" in caught.value.report
     assert caught.value.retryable
+    assert not caught.value.lost
 
 
-def test_a_job_that_failed_is_submitted_again_from_its_checkpoint(api: FakeApi) -> None:
+@pytest.mark.parametrize("code", [1, 137, 143])
+def test_a_job_that_failed_is_submitted_again_from_its_checkpoint(api: FakeApi, code: int) -> None:
     stage = Stage(api, backoff={"retries": 2, "base": 10, "limit": 15})
-    stage.then(stage.pod("Failed", reason="Evicted"), stage.condition("Failed"))
+    stage.then(stage.pod("Failed", **terminated(code)), stage.condition("Failed"))
     stage.then(lambda: api.objects["pods"].clear(), stage.condition("Failed"))
     stage.then(stage.condition("Succeeded"))
     stage.launcher.run(stage.spec)
@@ -251,60 +253,28 @@ def test_a_job_that_failed_is_submitted_again_from_its_checkpoint(api: FakeApi) 
     assert {request.body["propagationPolicy"] for request in api.seen("DELETE", "pytorchjobs")} == {"Foreground"}
 
 
-@pytest.mark.parametrize(("code", "reason"), [(2, "Error"), (137, "OOMKilled")])
+@pytest.mark.parametrize(("code", "reason"), [(2, "Error"), (3, "Error"), (137, "OOMKilled")])
 def test_what_would_fail_again_is_not_submitted_again(api: FakeApi, code: int, reason: str) -> None:
     stage = Stage(api, backoff={"retries": 3})
     stage.then(stage.pod("Failed", **terminated(code, reason)), stage.condition("Failed"))
-    with pytest.raises(JobFailed):
+    with pytest.raises(JobFailed) as caught:
         stage.launcher.run(stage.spec)
+    assert caught.value.exit_code == (2 if code == 2 else 3)  # the step's own, by which it is not run again
     assert len(api.seen("POST", "pytorchjobs")) == 1
 
 
-SUBMIT = """
-    import sys
-    sys.path.insert(0, {folder!r})
-    from cluster_stage import cluster, read_spec
-    from fake_api import FakeApi
-    from rolecast.launching.cluster import KINDS
-    from rolecast.launching.kubernetes import KubernetesLauncher
-    from types import SimpleNamespace
-    KubernetesLauncher(cluster(SimpleNamespace(url={url!r})), KINDS["pytorchjob"]).run(read_spec({spec!r}))
-"""
-
-
-def submit_and_terminate(api: FakeApi) -> int:
-    code = textwrap.dedent(SUBMIT.format(folder=str(Path(__file__).parent), url=api.url, spec=SPEC))
-    step = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "OMP_NUM_THREADS": "1"})
-    try:
-        deadline = time.monotonic() + 30
-        while not api.seen("GET", "pytorchjobs", watch="True"):
-            assert time.monotonic() < deadline, "the launcher never watched its job"
-            time.sleep(0.02)
-        step.send_signal(signal.SIGTERM)
-        return step.wait(timeout=30)
-    finally:
-        step.kill()
-
-
-def test_k9_sigterm_deletes_the_job_in_the_foreground_and_exits_non_zero(api: FakeApi) -> None:
-    api.faults.append(Fault(500, 1, "DELETE"))  # a blip at the worst moment
-    assert submit_and_terminate(api) == 143
-    assert api.seen("DELETE", "pytorchjobs")[-1].body["propagationPolicy"] == "Foreground"
-    assert not api.objects["pytorchjobs"]
-
-
-def test_k9_an_interrupted_launcher_leaves_a_job_of_another_spec_alone(stage: Stage) -> None:
-    stage.existing(image="other:1")
-    stage.launcher._delete_ours(stage.spec)
-    assert not stage.api.seen("DELETE", "")
-
-
-def test_k10_the_pod_of_the_step_owns_the_job_if_it_is_known(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROLECAST_POD_NAME", "step-1")
-    monkeypatch.setenv("ROLECAST_POD_UID", "uid-of-step-1")
-    stage.then(stage.condition("Succeeded"))
-    stage.launcher.run(stage.spec)
-    assert stage.job["metadata"]["ownerReferences"] == [{"apiVersion": "v1", "kind": "Pod", "name": "step-1", "uid": "uid-of-step-1"}]
+def test_the_headline_is_what_the_container_says_of_its_end(api: FakeApi) -> None:
+    stage = Stage(api, nodes=2)
+    stage.then(
+        stage.pod("Failed", "master-0", **terminated(1, message="another rank has ended")),
+        stage.pod("Failed", "worker-0", **terminated(3, message="Traceback\nrolecast: rewards have no variance\n", finished="2026-01-01T00:00:09Z")),
+        stage.condition("Failed", "PyTorchJobFailed", "exit code 1"),
+    )  # fmt: skip
+    with pytest.raises(JobFailed) as caught:
+        stage.launcher.run(stage.spec)
+    assert str(caught.value) == (
+        f"job {stage.spec.job_name} failed: rewards have no variance ({stage.spec.job_name}-worker-0 ended with exit code 3, Error)"
+    )
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
@@ -359,32 +329,19 @@ def test_a_job_that_was_replaced_by_another_of_its_name_is_noticed(stage: Stage)
         stage.launcher.run(stage.spec)
 
 
-def test_the_coordinator_service_belongs_to_the_rl_job_and_goes_with_it(api: FakeApi) -> None:
-    stage = Stage(api, stage="rl")
-    stage.then(stage.condition("Succeeded"))
-    stage.launcher.run(stage.spec)
-    service = api.objects["services"][stage.spec.coordinator_service]
-    assert service["metadata"]["ownerReferences"][0]["uid"] == stage.job["metadata"]["uid"]
-    stage.launcher._remove(stage.spec)
-    assert not api.objects["services"]
-
-
-def test_the_service_of_another_owner_is_not_taken_over(api: FakeApi) -> None:
-    stage = Stage(api, stage="rl")
-    for _ in range(2):  # the second launch adopts job and Service
-        stage.then(stage.condition("Succeeded"))
-        stage.launcher.run(stage.spec)
-    api.objects["services"][stage.spec.coordinator_service]["metadata"]["ownerReferences"][0]["uid"] = "another"
-    with pytest.raises(LaunchError, match=r"belongs to another job; delete it"):
-        stage.launcher.run(stage.spec)
-
-
-def test_a_second_run_is_launched_while_the_first_ones_job_and_service_are_still_there(api: FakeApi) -> None:
-    one, other = Stage(api, stage="rl"), Stage(api, stage="rl", run="s3://store/runs/other")
-    for stage in (one, other):
-        stage.then(stage.condition("Succeeded"))
-        stage.launcher.run(stage.spec)
-    assert set(api.objects["services"]) == {one.spec.coordinator_service, other.spec.coordinator_service}
+@pytest.mark.parametrize(
+    ("message", "killed", "expected"),
+    [
+        ("", False, ""),
+        ("rewards have no variance", False, "rewards have no variance"),
+        ("Traceback\nValueError: x\n", False, "ValueError: x"),
+        ("rolecast: no space left\nsft 12/100\n", False, "no space left"),
+        ("sft 11/100\nsft 12/100\n", True, ""),  # the log's last lines, where nothing was said of the end
+        ("rank 0 was killed: out of memory", True, "rank 0 was killed: out of memory"),
+    ],
+)
+def test_a_headline_is_the_reason_or_nothing(message: str, killed: bool, expected: str) -> None:
+    assert headline(message, killed) == expected
 
 
 def test_the_spec_of_the_tests_is_what_the_launcher_reads() -> None:
