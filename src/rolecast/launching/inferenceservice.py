@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from rolecast.errors import InputError
 from rolecast.launching.learner_pod import CONTAINER_SECURITY, POD_SECURITY, S3_KEYS, Manifest
 from rolecast.launching.spec import (
     MAX_NAME,
@@ -28,6 +29,7 @@ from rolecast.launching.spec import (
     Toleration,
     Variable,
     require_externals_secret,
+    validated,
 )
 from rolecast.service.tokens import TOKEN_FILE, TOKENS_FILE
 
@@ -125,6 +127,13 @@ class ServingSpec(Closed):
     @property
     def service_name(self) -> str:
         return self.name if self.track == "stable" else f"{self.name}-canary"
+
+
+def read_agent(settings: Any, run: str, stage: str, source: str = "service") -> ServingSpec:
+    """The agent of a run's stage, from the rest of its spec. `InputError` lists every fault with its key and `source`."""
+    if not isinstance(settings, dict) or {"uri", "stage", "kind"} & set(settings):
+        raise InputError(f"{source}: give a mapping with keys of an agent's spec, without kind, uri and stage, which the pipeline sets")
+    return validated(ServingSpec, {**settings, "kind": "agent", "uri": run, "stage": stage}, source)
 
 
 def render(spec: ServingSpec) -> Manifest:
