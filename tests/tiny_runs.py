@@ -16,7 +16,8 @@ SHAPE: dict[str, Any] = {
 SFT = {"steps": 2, "batch": 4, "drills": 0}
 
 
-def taught(seed: int = 0, **more: Any) -> RunConfig:
+def taught(seed: int = 0, rate: float = 1e-3, **more: Any) -> RunConfig:
     """One stage of SFT."""
-    given = {"name": "tiny", "seed": seed, "method": {"name": "naive_rag", "max_tokens": 8}, "stages": {"sft": SFT}, **SHAPE, **more}
+    stages = {"sft": {**SFT, "lr": rate}}
+    given = {"name": "tiny", "seed": seed, "method": {"name": "naive_rag", "max_tokens": 8}, "stages": stages, **SHAPE, **more}
     return make_config(given, "tiny")
