@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
+from rolecast import spans
 from rolecast.errors import EngineError, ExternalError
 from rolecast.ports import Completion, Engine, GenerateRequest, Retriever, Sampling
 from rolecast.rollout.render import Renderer
@@ -146,7 +147,7 @@ class Env:
             return []
         if self.watcher is not None:
             self.watcher.searches(queries)
-        with self.waits.on("search"):
+        with self.waits.on("search"), spans.span("search", queries=len(queries), k=k):
             found = await self.retriever.search(queries, k)
         self._note_found([passage for passages in found for passage in passages])
         if not self.probing:
@@ -158,7 +159,7 @@ class Env:
         self._check_free()
         if not ids:
             return []
-        with self.waits.on("search"):
+        with self.waits.on("search"), spans.span("fetch", passages=len(ids)):
             found = await self.retriever.fetch(ids)
         self._note_found(found)
         return [self._quoted(passage) for passage in found]
@@ -189,7 +190,7 @@ class Env:
             () if endpoint_of(role.slot) is None else tuple(live.said),
         )  # fmt: skip
         try:
-            with self.waits.on("sample"):
+            with self.waits.on("sample"), spans.span("sample", role=role.name, slot=role.slot, turn=turn, prompt_tokens=len(ids)):
                 return await self.engine.generate(request)
         except (EngineError, ExternalError):
             raise
