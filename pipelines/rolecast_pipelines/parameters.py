@@ -48,6 +48,7 @@ PLACE = (
     Parameter("tolerations", "Tolerations of the steps' pods, as a JSON list in a pod's form.", [], list),
     Parameter("pull_secret", "Name of the Secret that the images are pulled with; it need not exist where they need none.", "rolecast-pull"),
     Parameter("s3_secret", "Name of the Secret with the store's keys; it need not exist where pods have an identity.", "rolecast-s3"),
+    Parameter("s3_ca", "Name of the ConfigMap with key ca.crt of the store's private authority, if it has one.", "rolecast-s3-ca"),
     Parameter("externals_secret", "Name of the Secret with the keys of endpoints that roles speak through.", "rolecast-externals"),
     Parameter("auth_secret", "Name of the Secret whose key `token` retriever and judge are shown, if they ask for one.", "rolecast-auth"),
     Parameter("notify_secret", "Name of the Secret whose key `url` is told how the pipeline ended, if it exists.", "rolecast-notify"),

@@ -7,6 +7,7 @@ from typing import Any
 from kfp import dsl, kubernetes
 
 from rolecast.config import RunConfig
+from rolecast.stages.step import S3_CA
 
 S3_KEYS = {key: key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")}
 ENDPOINTS = ("ROLECAST_STORE", "ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL", "ROLECAST_JUDGE_URL")
@@ -34,6 +35,7 @@ class Place:
     tolerations: Any
     pull_secret: Any
     s3_secret: Any
+    s3_ca: Any
     externals_secret: Any
     auth_secret: Any
     notify_secret: Any
@@ -61,10 +63,9 @@ class Place:
         return task
 
     def launching(self, task: dsl.PipelineTask) -> dsl.PipelineTask:
-        """The step knows its pod, by which a job that it launches finds its owner."""
+        """The Workflow of the step owns the job that it launches, and says when the step is told to end whether the job goes too."""
         self.control(task)
-        kubernetes.use_field_path_as_env(task, "ROLECAST_POD_NAME", "metadata.name")
-        kubernetes.use_field_path_as_env(task, "ROLECAST_POD_UID", "metadata.uid")
+        kubernetes.use_field_path_as_env(task, "ROLECAST_WORKFLOW", "metadata.labels['workflows.argoproj.io/workflow']")
         kubernetes.use_field_path_as_env(task, "ROLECAST_NAMESPACE", "metadata.namespace")
         return task
 
@@ -85,6 +86,7 @@ class Place:
         if tries > 1:
             task.set_retry(tries - 1, backoff_duration="30s", backoff_factor=2.0, backoff_max_duration=LONGEST)
         kubernetes.use_secret_as_env(task, self.s3_secret, S3_KEYS, optional=True)
+        kubernetes.use_config_map_as_volume(task, self.s3_ca, str(S3_CA.parent), optional=True)
         kubernetes.use_config_map_as_env(task, self.endpoints, {key: key for key in ENDPOINTS}, optional=True)
         kubernetes.add_node_selector_json(task, self.node_selector)
         kubernetes.add_toleration_json(task, self.tolerations)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from rolecast.store.uri import S3, open_store
 P = ParamSpec("P")
 FINAL = (2, 3)  # exit codes of bad input and of a named stop: the same would only happen again
 FOLDER = "ends"
+S3_CA = Path("/etc/rolecast/s3-ca/ca.crt")  # of the store's private authority, where a pipeline mounts one
 
 
 class End(BaseModel):
@@ -89,6 +91,8 @@ def step(stage: Callable[P, str]) -> Callable[P, str]:
     def run(*args: P.args, **kwargs: P.kwargs) -> str:
         prepare_process()
         die_with_parent()
+        if S3_CA.is_file():
+            os.environ.setdefault("AWS_CA_BUNDLE", str(S3_CA))
         given = signature.bind(*args, **kwargs).arguments
         name = "-".join(filter(None, (stage.__name__, given.get("stage", ""))))
         ends = Ends(str(next(iter(given.values()))), given.get("execution", ""))

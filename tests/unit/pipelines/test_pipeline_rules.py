@@ -150,6 +150,8 @@ def test_images_resources_nodes_and_pull_secrets_are_parameters_of_every_step(co
         assert ("accelerator" in container["resources"]) == (kind_of(task) == "evaluate"), task
         platform = compiled.platform[compiled.executor(about)]
         assert {"nodeSelector", "tolerations", "imagePullSecret"} <= set(platform), task
+        (authority,) = platform["configMapAsVolume"]
+        assert (authority["mountPath"], authority["optional"]) == ("/etc/rolecast/s3-ca", True), task
         assert "Parameter" in json.dumps(platform["imagePullSecret"]), task
 
 
@@ -172,8 +174,8 @@ def test_steps_that_ask_the_api_server_know_their_pod_and_no_others_do(compiled:
     for task, about in compiled.tasks.items():
         fields = {field["name"]: field["fieldPath"] for field in compiled.platform[compiled.executor(about)].get("fieldPathAsEnv", [])}
         asks = kind_of(task) in ("train", "gate", "deploy")
-        own = {"ROLECAST_POD_NAME": "metadata.name", "ROLECAST_POD_UID": "metadata.uid", "ROLECAST_NAMESPACE": "metadata.namespace"}
-        assert (own.items() <= fields.items()) == asks, task
+        own = {"ROLECAST_WORKFLOW": "metadata.labels['workflows.argoproj.io/workflow']", "ROLECAST_NAMESPACE": "metadata.namespace"}
+        assert fields == (own if asks else {}), task
 
 
 def test_every_parameter_says_what_it_is(compiled: Compiled) -> None:

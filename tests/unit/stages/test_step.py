@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,17 @@ def test_an_execution_is_one_name_below_the_run(tmp_path: Path) -> None:
     (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
     assert file == tmp_path / "ends" / "------x" / "a.json"
     assert json.loads(file.read_text())["code"] == 2
+
+
+def test_a_mounted_authority_of_the_store_is_trusted_unless_another_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rolecast.stages.step.S3_CA", tmp_path / "ca.crt")
+    monkeypatch.setenv("AWS_CA_BUNDLE", "")
+    monkeypatch.delenv("AWS_CA_BUNDLE")
+    train(str(tmp_path), "sft")
+    assert "AWS_CA_BUNDLE" not in os.environ
+    (tmp_path / "ca.crt").write_text("a certificate")
+    train(str(tmp_path), "sft")
+    assert os.environ["AWS_CA_BUNDLE"] == str(tmp_path / "ca.crt")
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/mine.crt")
+    train(str(tmp_path), "sft")
+    assert os.environ["AWS_CA_BUNDLE"] == "/mine.crt"
