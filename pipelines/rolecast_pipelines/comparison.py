@@ -18,11 +18,13 @@ OUT = Parameter("out", "Where the runs and the comparison live: s3://bucket/pref
 def make_comparison(members: Sequence[Member]) -> Any:
     """The pipeline of these runs, unrolled: they wait for nothing but their own steps. It carries their configs."""
     labels = list(dict.fromkeys(member.label for member in members))
+    runs = json.dumps([member.key for member in members])
     named = json.dumps([[member.label, member.config.seed] for member in members])
 
     def body(out: Any, launcher: Any, job: Any, **given: Any) -> None:
         place = Place.of(given)
-        with dsl.ExitHandler(place.telling(components.conclude(place=out, execution=JOB)), name="Train and compare"):
+        concluded = place.telling(components.conclude(place=out, runs=runs, execution=JOB))
+        with dsl.ExitHandler(concluded, name="Train and compare"):
             reports = [
                 steps_of_run(
                     place,

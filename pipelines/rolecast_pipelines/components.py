@@ -77,7 +77,7 @@ def deploy(run: str, stage: str, service: str, target: str, execution: str, note
 
 
 @dsl.component(base_image=CONTROL, install_kfp_package=False)
-def conclude(place: str, execution: str, status: dsl.PipelineTaskFinalStatus, notes: dsl.Output[dsl.Markdown]) -> str:
+def conclude(place: str, runs: str, execution: str, status: dsl.PipelineTaskFinalStatus, notes: dsl.Output[dsl.Markdown]) -> str:
     from rolecast.stages import tasks
 
-    return tasks.conclude(place, status.state, status.error_message or "", notes.path, execution)
+    return tasks.conclude(place, status.state, status.error_message or "", notes.path, execution, runs)

@@ -23,7 +23,7 @@ def make_evaluate_and_deploy(keys: Sequence[str] = ()) -> Any:
 
     def body(run: Any, stage: Any, service: Any, target: Any, margin: Any, questions: Any, **given: Any) -> None:
         place = Place.of(given)
-        with dsl.ExitHandler(place.telling(components.conclude(place=run, execution=JOB)), name="Evaluate and deploy"):
+        with dsl.ExitHandler(place.telling(components.conclude(place=run, runs="[]", execution=JOB)), name="Evaluate and deploy"):
             evaluated = place.evaluating(components.evaluate(run=run, stage=stage, execution=JOB), keys)
             decided = components.gate(
                 run=run, stage=stage, evaluated=evaluated.outputs["Output"], service=service, target=target, margin=margin,

@@ -19,7 +19,7 @@ OWN = (
 def make_index_only() -> Any:
     def body(corpus: Any, out: Any, kind: Any, encoder: Any, **given: Any) -> None:
         place = Place.of(given)
-        with dsl.ExitHandler(place.telling(components.conclude(place=out, execution=JOB)), name="Build"):
+        with dsl.ExitHandler(place.telling(components.conclude(place=out, runs="[]", execution=JOB)), name="Build"):
             place.indexing(components.index(out=out, corpus=corpus, kind=kind, encoder=encoder, execution=JOB))
 
     return pipeline("rolecast-index-only", "Builds an index over a corpus, for many runs to search.", [*OWN, *PLACE], body)

@@ -37,7 +37,7 @@ def make_pipeline(schedule: Schedule, keys: Sequence[str] = ()) -> Any:
 
     def body(run: Any, config: Any, launcher: Any, job: Any, **given: Any) -> None:
         place = Place.of(given)
-        with dsl.ExitHandler(place.telling(components.conclude(place=run, execution=JOB)), name="Train and evaluate"):
+        with dsl.ExitHandler(place.telling(components.conclude(place=run, runs="[]", execution=JOB)), name="Train and evaluate"):
             steps_of_run(place, schedule, run, config, launcher, job, keys)
 
     return pipeline(

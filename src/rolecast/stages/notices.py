@@ -38,13 +38,14 @@ def of_index(out: str, manifest: Mapping[str, Any], digest: str) -> str:
     )
 
 
-def of_end(place: str, state: str, message: str, ends: Sequence[End]) -> str:
-    """How a pipeline ended, with what each step that failed left behind. `state`, `message`: KFP's."""
+def of_end(place: str, state: str, message: str, ends: Sequence[tuple[str, End]]) -> str:
+    """How a pipeline ended, with what each step that failed left behind, and where. `state`, `message`: KFP's."""
     if state == SUCCEEDED:
         return f"# {place}: done\n"
     lines = [f"# {place}: {state.lower() or 'ended'}", ""]
-    for end in ends:
-        lines += [f"## {end.step}: exit code {end.code}", "", end.message, ""]
+    for where, end in ends:
+        of = f" of {where}" if where != place else ""
+        lines += [f"## {end.step}{of}: exit code {end.code}", "", end.message, ""]
         lines += [end.report, ""] if end.report else []
     if not ends:
         lines += [message or "No step says why: see the log of the one that is marked as failed.", ""]

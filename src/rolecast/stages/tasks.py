@@ -211,18 +211,21 @@ def deploy(run: str, stage: str, service: str, target: str, notes: str | None = 
 
 
 @step
-def conclude(place: str, state: str, message: str, notes: str | None = None, execution: str = "") -> str:
-    """The last step, however the others ended: tells it, as Markdown and to an address if there is one. `state`, `message`: KFP's."""
+def conclude(
+    place: str, state: str, message: str, notes: str | None = None, execution: str = "", runs: str = "[]"
+) -> str:  # fmt: skip
+    """The last step, however the others ended: tells it, as Markdown and to an address if there is one. `state`, `message`: KFP's.
+    `runs`: JSON list of what has runs of its own below `place`."""
     from rolecast.stages.notices import of_end
     from rolecast.stages.notify import notify
     from rolecast.stages.step import Ends
 
-    ends = Ends(place, execution)
-    text = of_end(place, state, message, ends.all())
+    all_ends = [Ends(place, execution), *(Ends(f"{place}/{run}", execution) for run in json.loads(runs))]
+    text = of_end(place, state, message, [(ends.place, end) for ends in all_ends for end in ends.all()])
     _note(notes, text)
     print(text, flush=True)
     notify(place, state, text)
-    if execution:
+    for ends in all_ends if execution else ():
         ends.forget()
     return state
 

@@ -129,3 +129,12 @@ def test_a_mounted_authority_of_the_store_is_trusted_unless_another_is_named(tmp
     monkeypatch.setenv("AWS_CA_BUNDLE", "/mine.crt")
     train(str(tmp_path), "sft")
     assert os.environ["AWS_CA_BUNDLE"] == "/mine.crt"
+
+
+def test_the_last_step_of_a_comparison_tells_the_ends_of_its_runs(tmp_path: Path) -> None:
+    for name in ("decor-0", "decor-1"):
+        (tmp_path / name).mkdir()
+    ends_with(tmp_path / "decor-1", 2)
+    tasks.conclude(str(tmp_path), "FAILED", "", str(tmp_path / "notes.md"), "run-1", '["decor-0", "decor-1"]')
+    assert f"## train-sft of {tmp_path}/decor-1: exit code 2\n\na bad row" in (tmp_path / "notes.md").read_text()
+    assert Ends(f"{tmp_path}/decor-1", "run-1").all() == []
