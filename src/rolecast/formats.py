@@ -36,7 +36,7 @@ class Format:
         number = found if type(found) is int else None
         if number is not None and self._reads(number):
             return
-        if number in self.older:
+        if number is not None and number in self.older:
             reader = f"rolecast {self.older[number]} reads"
         else:
             by = f"rolecast {since} or a later one" if isinstance(since, str) and since else "the release that wrote it"
