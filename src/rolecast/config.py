@@ -25,6 +25,7 @@ from pydantic import (
 from rolecast import identity
 from rolecast.errors import InputError
 from rolecast.externals import EndpointName, ExternalConfig
+from rolecast.formats import KEY, RUN, SINCE
 from rolecast.identity import ADDED, HOW, SEGMENT, SHAPE
 from rolecast.learner.settings import BackendConfig, OptimizerConfig, Packing
 from rolecast.methods import registry
@@ -436,7 +437,11 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def make_config(data: dict[str, Any], origin: str) -> RunConfig:
+    """`data` may say its `format`; what does not is of this release's."""
     try:
+        if isinstance(data, dict) and KEY in data:
+            RUN.check(data, origin)
+            data = {key: value for key, value in data.items() if key not in (KEY, SINCE)}
         read = RunConfig.model_validate(data)
     except ValidationError as error:
         raise InputError(f"{origin}: {describe(error)}") from None

@@ -24,6 +24,7 @@ OWNERS = {
     "faiss": "faiss-cpu",
     "kfp_server_api": "kfp",
     "markupsafe": "jinja2",
+    "opentelemetry": "opentelemetry-sdk",
     "pydantic_core": "pydantic",
     "safetensors": "transformers",
     "starlette": "fastapi",

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.compiled import Compiled
 from tests.e2e.cluster import Cluster
 from tests.e2e.duet import PRESET, WHOLE, Duet, cluster_of, outcome, rows, slots
 from tests.weed import S3Server
@@ -111,7 +112,7 @@ def test_the_pipelines_steps_are_the_schedules(duet: Duet, tmp_path: Path) -> No
     duet.rolecast("pipeline", "compile", "--config", str(PRESET), "--out", str(out))
     pipeline = next(document for document in yaml.safe_load_all(out.read_text()) if "root" in document)
     assert pipeline["pipelineInfo"]["name"] == "rolecast-warmup-duet-solo-eval"
-    tasks = pipeline["root"]["dag"]["tasks"]
+    tasks = Compiled.read(out.read_text()).tasks
     named = {task["taskInfo"]["name"]: task["inputs"]["parameters"] for task in tasks.values()}
     given = {
         name: {key: value["runtimeValue"]["constant"] for key, value in named[name].items() if key in ("stage", "kind")} for name in named

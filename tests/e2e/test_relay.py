@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from rolecast.data.records import read_questions
 from rolecast.wire.coordinator import unpack
+from tests.compiled import Compiled
 from tests.e2e.cluster import Cluster
 from tests.e2e.duet import cluster_of, outcome, rows
 from tests.e2e.relay import PRESET, Relay
@@ -119,11 +119,10 @@ def test_of_two_processes_one_plays(relay: Relay, run: Path, planned: Path, tmp_
 def test_the_pipeline_has_no_evaluation_of_plans(relay: Relay, tmp_path: Path) -> None:
     out = tmp_path / "pipeline.yaml"
     relay.rolecast("pipeline", "compile", "--config", str(PRESET), "--out", str(out))
-    pipeline = next(document for document in yaml.safe_load_all(out.read_text()) if "root" in document)
-    tasks = pipeline["root"]["dag"]["tasks"]
+    tasks = Compiled.read(out.read_text()).tasks
     assert {task["taskInfo"]["name"] for task in tasks.values()} == {
         "prepare", "train-sft", "evaluate-sft", "train-planner", "evaluate-planner", "rollout-plans", "train-answerer", "evaluate-answerer",
-        "report",
+        "report", "conclude",
     }  # fmt: skip
     plans = next(task for task in tasks.values() if task["taskInfo"]["name"] == "rollout-plans")
     assert plans["inputs"]["parameters"]["kind"] == {"runtimeValue": {"constant": "rollout"}}

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from rolecast import spans
 from rolecast.agent.core import Asked
 from rolecast.agent.traces import Trace, Traces
 from rolecast.agent.watch import Watch
@@ -125,8 +126,9 @@ class Episodes:
     async def _answer(self, asked: Asked, watch: Watch) -> Answer:
         begun, status = time.perf_counter(), "error"
         try:
-            async with self._slots:
-                episode = await self._play(asked)
+            with spans.span("question"):
+                async with self._slots:
+                    episode = await self._play(asked)
             status = episode.status
             trace = self._noted(episode, watch, time.perf_counter() - begun)
             return Answer(episode, trace, await self._traces.add(trace, CALLER.get()))

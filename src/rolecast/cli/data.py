@@ -99,14 +99,9 @@ def build(
     encoder: Annotated[str, typer.Option(help="minilm (packaged), or a sentence-transformers directory.")] = "minilm",
 ) -> None:
     """Build an index over a corpus."""
-    from rolecast.data.records import read_corpus
-    from rolecast.retriever.index import build_index
-    from rolecast.store.uri import making
+    from rolecast.stages.shared_index import build as build_at
 
-    with making(out) as folder:
-        passages = read_corpus(corpus)
-        build_index(passages, folder, kind, encoder)
-    print(f"{out}: {kind} index of {len(passages)} passages")
+    print(f"{out}: {kind} index of {build_at(str(corpus), out, kind, encoder)} passages")
 
 
 def _fresh(out: Path) -> None:

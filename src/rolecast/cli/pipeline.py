@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rolecast.cli.compare import Budget, Methods, Seeds, planned
+from rolecast.cli.compare import Budget, Methods, Seeds, names_in, planned
 from rolecast.cli.places import path_option, run_option
 from rolecast.cli.runs import Overrides, Procs
 from rolecast.errors import InputError
@@ -24,6 +24,11 @@ RetrieverImage = Annotated[str | None, typer.Option(help="Builds the index.")]
 RolloutImage = Annotated[str | None, typer.Option(help="Runs evaluations.")]
 S3Secret = Annotated[str | None, typer.Option(help="Name of the Secret with the store's keys.")]
 Endpoints = Annotated[str | None, typer.Option(help="Name of the ConfigMap that says where services are.")]
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option("--parameter", metavar="KEY=VALUE", help="Another parameter of the pipeline, its value in YAML; as often as you like."),
+]
+Out = Annotated[Path | None, path_option("YAML file to write the pipeline into, instead of starting it.")]
 Host = Annotated[str | None, typer.Option(envvar="ROLECAST_KFP_HOST", help="URL of Kubeflow Pipelines.")]
 Namespace = Annotated[str | None, typer.Option(help="Of the profile, where Kubeflow has several users.")]
 Experiment = Annotated[str, typer.Option()]
@@ -56,10 +61,13 @@ def compile(
     overrides: Overrides = None,
 ) -> None:
     """Compile the pipeline for a Kubeflow Pipelines server."""
+    from rolecast_pipelines.place import keys_of
+
     from rolecast.config import RunConfig, load_config
     from rolecast.launching.local_pipeline import compile_pipeline
 
-    compile_pipeline(out, (load_config(config, overrides or ()) if config else RunConfig()).schedule)
+    loaded = load_config(config, overrides or ()) if config else RunConfig()
+    compile_pipeline(out, loaded.schedule, keys_of(loaded))
     print(out)
 
 
@@ -78,22 +86,20 @@ def submit(
     namespace: Namespace = None,
     experiment: Experiment = "rolecast",
     service_account: ServiceAccount = "rolecast-launcher",
+    parameters: Parameters = None,
     overrides: Overrides = None,
 ) -> None:
     """Start the pipeline on a Kubeflow Pipelines server. A token is read from ROLECAST_KFP_TOKEN."""
+    from rolecast_pipelines.place import keys_of
     from rolecast_pipelines.schedule import make_pipeline
 
     from rolecast.config import load_config
-    from rolecast.launching.submit import submit as start
 
     loaded = load_config(config, overrides or ())
-    arguments = {"run": uri, "config": loaded.model_dump_json()}
-    arguments |= _where(launcher, job, {uri: loaded}, image, retriever_image, rollout_image, s3_secret, endpoints)
-    started = start(
-        host, arguments, make_pipeline(loaded.schedule), name=loaded.name, experiment=experiment, namespace=namespace,
-        service_account=service_account,
-    )  # fmt: skip
-    print(started.url)
+    images = {"image": image, "retriever_image": retriever_image, "rollout_image": rollout_image}
+    arguments = {"run": uri, "config": loaded.model_dump_json(), **_launched(launcher, job, {uri: loaded})}
+    arguments |= _placed({**images, "s3_secret": s3_secret, "endpoints": endpoints}, parameters)
+    _start(make_pipeline(loaded.schedule, keys_of(loaded)), None, host, arguments, loaded.name, experiment, namespace, service_account)
 
 
 @app.command()
@@ -102,7 +108,7 @@ def compare(
     budget: Budget,
     uri: Annotated[str, typer.Option("--run", help="Where the runs and the comparison live, for instance s3://bucket/runs/NAME.")],
     seeds: Seeds = "0",
-    out: Annotated[Path | None, path_option("YAML file to write the pipeline into, instead of starting it.")] = None,
+    out: Out = None,
     launcher: Launcher = "pytorchjob",
     job: JobFile = None,
     image: Image = None,
@@ -114,40 +120,93 @@ def compare(
     namespace: Namespace = None,
     experiment: Experiment = "rolecast",
     service_account: ServiceAccount = "rolecast-launcher",
+    parameters: Parameters = None,
     overrides: Overrides = None,
 ) -> None:
     """Start `rolecast compare` as one pipeline: all runs beside each other, and a step that compares them."""
     from rolecast_pipelines.comparison import make_comparison
 
-    from rolecast.launching.local_pipeline import write_pipeline
-    from rolecast.launching.submit import submit as start
     from rolecast.stages.compared import place_of
 
     members = planned(methods, seeds, budget, overrides)
     runs = {place_of(uri, member): member.config for member in members}
-    arguments = {"out": uri, **_where(launcher, job, runs, image, retriever_image, rollout_image, s3_secret, endpoints)}
+    images = {"image": image, "retriever_image": retriever_image, "rollout_image": rollout_image}
+    arguments = {"out": uri, **_launched(launcher, job, runs)}
+    arguments |= _placed({**images, "s3_secret": s3_secret, "endpoints": endpoints}, parameters)
+    _start(make_comparison(members), out, host, arguments, "compare", experiment, namespace, service_account)
+
+
+@app.command()
+def index_only(
+    corpus: Annotated[str, typer.Option(help="JSON lines of {id, title, text}: s3://bucket/prefix/NAME.jsonl, or .jsonl.gz.")],
+    uri: Annotated[str, typer.Option("--index", help="Where the index is published: s3://bucket/prefix/NAME.")],
+    kind: Annotated[Literal["bm25", "dense", "hybrid"], typer.Option(help="hybrid holds both and can serve as either.")] = "hybrid",
+    encoder: Annotated[str, typer.Option(help="minilm (packaged), or a sentence-transformers directory of the image.")] = "minilm",
+    out: Out = None,
+    host: Host = None,
+    namespace: Namespace = None,
+    experiment: Experiment = "rolecast",
+    service_account: ServiceAccount = "rolecast-launcher",
+    parameters: Parameters = None,
+) -> None:
+    """Start a pipeline that builds an index which many runs search."""
+    from rolecast_pipelines.indexing import make_index_only
+
+    arguments = {"corpus": corpus, "out": uri, "kind": kind, "encoder": encoder, **_placed({}, parameters)}
+    _start(make_index_only(), out, host, arguments, "index", experiment, namespace, service_account)
+
+
+@app.command()
+def deploy(
+    uri: Annotated[str, typer.Option("--run", help="The run whose team is to serve, s3://bucket/prefix/NAME.")],
+    stage: Annotated[str, typer.Option(help="The stage whose team it is, usually the last one.")],
+    service: Annotated[Path, path_option("YAML of the agent's service: name, image and more, without kind, uri and stage.")],
+    target: Annotated[
+        Literal["kserve", "record"], typer.Option(help="record keeps the manifest beside the run, for others to apply.")
+    ] = "kserve",
+    margin: Annotated[float, typer.Option(help="Deploys where the 95 % interval of new − deployed lies above −MARGIN.")] = 0.0,
+    questions: Annotated[int, typer.Option(min=1, help="Test questions that both must have answered, at least.")] = 100,
+    keys: Annotated[str, typer.Option(metavar="A,B,…", help="Variables with keys of endpoints that roles speak through.")] = "",
+    out: Out = None,
+    host: Host = None,
+    namespace: Namespace = None,
+    experiment: Experiment = "rolecast",
+    service_account: ServiceAccount = "rolecast-launcher",
+    parameters: Parameters = None,
+) -> None:
+    """Start a pipeline that evaluates a run's team, and deploys it if it is better than the one that is deployed."""
+    from rolecast_pipelines.deployment import make_evaluate_and_deploy
+
+    from rolecast.launching.inferenceservice import read_agent
+    from rolecast.reading import read_mapping
+
+    settings = read_mapping(service, (), "service")
+    read_agent(settings, uri, stage, str(service))
+    named = {"run": uri, "stage": stage, "service": json.dumps(settings), "target": target, "margin": margin, "questions": questions}
+    made = make_evaluate_and_deploy(names_in(keys))
+    _start(made, out, host, {**named, **_placed({}, parameters)}, "deploy", experiment, namespace, service_account)
+
+
+def _start(
+    pipeline: Any, out: Path | None, host: str | None, arguments: dict[str, Any], name: str, experiment: str, namespace: str | None,
+    service_account: str,
+) -> None:  # fmt: skip
+    """On a server, or into a file."""
+    from rolecast.launching.local_pipeline import write_pipeline
+    from rolecast.launching.submit import submit as start
+
     if out is not None:
-        write_pipeline(out, make_comparison(members))
+        write_pipeline(out, pipeline)
         print(out)
         return
     started = start(
-        host,
-        arguments,
-        make_comparison(members),
-        name="compare",
-        experiment=experiment,
-        namespace=namespace,
-        service_account=service_account,
-    )
+        host, arguments, pipeline, name=name, experiment=experiment, namespace=namespace, service_account=service_account
+    )  # fmt: skip
     print(started.url)
 
 
-def _where(
-    launcher: str, job: Path | None, runs: dict[str, RunConfig], image: str | None, retriever_image: str | None, rollout_image: str | None,
-    s3_secret: str | None, endpoints: str | None,
-) -> dict[str, Any]:  # fmt: skip
-    """The pipeline's arguments that say where its steps run. What cannot work for any of the runs is told now, not after the index was
-    built."""
+def _launched(launcher: str, job: Path | None, runs: dict[str, RunConfig]) -> dict[str, Any]:
+    """The arguments that say how training runs. What cannot work for any of the runs is told now, not after the index was built."""
     from rolecast.launching.spec import BY_PIPELINE, read_spec
     from rolecast.reading import read_mapping
     from rolecast.stages.checks import check_run
@@ -159,7 +218,21 @@ def _where(
         check_run(config, uri)
         for stage in config.schedule if launcher != "local" else ():
             read_spec({**settings, "run": uri, "stage": stage.name, "kind": stage.kind}, str(job or "--job"))
-    named = {
-        "image": image, "retriever_image": retriever_image, "rollout_image": rollout_image, "s3_secret": s3_secret, "endpoints": endpoints,
-    }  # fmt: skip
-    return {"launcher": launcher, "job": json.dumps(settings), **{name: value for name, value in named.items() if value is not None}}
+    return {"launcher": launcher, "job": json.dumps(settings)}
+
+
+def _placed(named: dict[str, str | None], parameters: list[str] | None) -> dict[str, Any]:
+    """The arguments that say where steps run. `InputError` for a parameter that no pipeline has, and for a value of another kind."""
+    from rolecast_pipelines.parameters import PLACE
+
+    from rolecast.reading import read_mapping
+
+    kinds = {parameter.name: parameter.kind for parameter in PLACE}
+    given = read_mapping(None, parameters or (), "parameters")
+    for name, value in given.items():
+        if name not in kinds:
+            raise InputError(f"--parameter {name}: there is no such parameter; there are {', '.join(kinds)}")
+        if kinds[name] is not str and not isinstance(value, kinds[name]):
+            raise InputError(f"--parameter {name}: give a {kinds[name].__name__}, as YAML has it")
+    plain = {name: str(value) if kinds[name] is str else value for name, value in given.items()}
+    return {**{name: value for name, value in named.items() if value is not None}, **plain}

@@ -269,7 +269,7 @@ class Cluster:
                 reply.close()
 
 
-def connect() -> Cluster:
+def api_client() -> Any:
     """Inside a pod by its ServiceAccount, elsewhere by the kubeconfig's current context."""
     from kubernetes import client, config
 
@@ -284,4 +284,8 @@ def connect() -> Cluster:
                 f"no cluster to talk to: this is no pod, and the kubeconfig cannot be used ({error}); set KUBECONFIG"
             ) from None
     configuration.retries = False  # the launcher tries again itself, and tells
-    return Cluster(client.ApiClient(configuration))
+    return client.ApiClient(configuration)
+
+
+def connect() -> Cluster:
+    return Cluster(api_client())

@@ -16,12 +16,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from rolecast.errors import InputError
 from rolecast.launching import overrides, s3_access
 from rolecast.launching.fields import Closed, Label, LabelKey, Name, Quantity, Toleration, Variable
 from rolecast.launching.learner_pod import CONTAINER_SECURITY, POD_SECURITY, Manifest
 from rolecast.launching.overrides import Overrides
 from rolecast.launching.s3_access import S3Identity
-from rolecast.launching.spec import MAX_NAME, Image, StageName, require_externals_secret
+from rolecast.launching.spec import MAX_NAME, Image, StageName, require_externals_secret, validated
 from rolecast.service.tokens import TOKEN_FILE, TOKENS_FILE
 
 PORT = 8080
@@ -124,6 +125,13 @@ class ServingSpec(Closed):
     @property
     def service_name(self) -> str:
         return self.name if self.track == "stable" else f"{self.name}-canary"
+
+
+def read_agent(settings: Any, run: str, stage: str, source: str = "service") -> ServingSpec:
+    """The agent of a run's stage, from the rest of its spec. `InputError` lists every fault with its key and `source`."""
+    if not isinstance(settings, dict) or {"uri", "stage", "kind"} & set(settings):
+        raise InputError(f"{source}: give a mapping with keys of an agent's spec, without kind, uri and stage, which the pipeline sets")
+    return validated(ServingSpec, {**settings, "kind": "agent", "uri": run, "stage": stage}, source)
 
 
 def render(spec: ServingSpec) -> Manifest:

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,19 +29,26 @@ def run_local(path: Path, config: RunConfig, procs: int | None = None) -> None:
     """
     if lacking := missing(extras()["train"]):  # before any work, and not inside a step
         raise MissingPackageError(lacking[0], "local")
-    from kfp import local
-    from kfp.local import subprocess_task_handler
     from rolecast_pipelines.schedule import make_pipeline
 
-    from rolecast.launching.local_steps import Steps
     from rolecast.stages.checks import check_run, require_ranks
     from rolecast.stages.run import refuse_other
 
     refuse_other(path, config)  # here, in one line, not inside a step
     check_run(config, path)
     require_ranks(config, procs)
-    steps = Steps(sys.stdout)
     job = json.dumps({"procs_per_node": procs} if procs else {})
+    run_here(make_pipeline(config.schedule), {"run": str(path.resolve()), "config": config.model_dump_json(), "job": job})
+
+
+def run_here(pipeline: Any, arguments: Mapping[str, Any]) -> None:
+    """Runs a pipeline of `rolecast_pipelines` in processes of this machine."""
+    from kfp import local
+    from kfp.local import subprocess_task_handler
+
+    from rolecast.launching.local_steps import Steps
+
+    steps = Steps(sys.stdout)
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory(prefix="rolecast-"))  # for what steps hand to each other
         stack.enter_context(handled(steps.stop))
@@ -51,18 +59,18 @@ def run_local(path: Path, config: RunConfig, procs: int | None = None) -> None:
         stack.enter_context(patch.object(subprocess_task_handler, "run_local_subprocess", steps.run))
         local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=folder, raise_on_error=True)
         try:
-            make_pipeline(config.schedule)(run=str(path.resolve()), config=config.model_dump_json(), job=job)
+            pipeline(**arguments)
         except RuntimeError as error:
             if not steps.failed:
                 raise RolecastError(f"the pipeline could not be run: {' '.join(str(error).split())[:300]}") from error
             raise steps.failure() from None
 
 
-def compile_pipeline(out: Path, schedule: Schedule) -> None:
-    """Writes the YAML of the schedule's pipeline, byte for byte the same for the same code."""
+def compile_pipeline(out: Path, schedule: Schedule, keys: Sequence[str] = ()) -> None:
+    """Writes the YAML of the schedule's pipeline, byte for byte the same for the same code. `keys`: see `make_pipeline`."""
     from rolecast_pipelines.schedule import make_pipeline
 
-    write_pipeline(out, make_pipeline(schedule))
+    write_pipeline(out, make_pipeline(schedule, keys))
 
 
 def write_pipeline(out: Path, pipeline: Any) -> None:

@@ -21,6 +21,7 @@ from rolecast.processes import ERROR, PARENT
 from rolecast.signals import Told
 
 BY_KFP = "[KFP Executor"
+LAST = "conclude"  # the step after all others, however they ended; who started the pipeline here is told anyway
 
 
 @dataclass(slots=True)
@@ -48,8 +49,14 @@ class Steps:
         if self._signals.number:
             return 1
         _shell, _option, _script, source, *arguments = full_command
+        if name_of(arguments) == LAST:
+            return self._process_of(source, arguments, env_vars, shown=False)
         self.name = name_of(arguments)
         self._say(f"{time.strftime('%H:%M:%S')} {self.name}")
+        self.code = self._process_of(source, arguments, env_vars)
+        return self.code
+
+    def _process_of(self, source: str, arguments: Sequence[str], env_vars: Mapping[str, str] | None, shown: bool = True) -> int:
         with TemporaryDirectory(prefix="rolecast-") as folder:
             module = Path(folder) / "step.py"
             module.write_text(source)
@@ -63,9 +70,9 @@ class Steps:
                 self._process.send_signal(signal.SIGTERM)
             assert self._process.stdout is not None
             for line in self._process.stdout:
-                self._show(line.rstrip())
-            self.code = self._process.wait()
-        return self.code
+                if shown:
+                    self._show(line.rstrip())
+            return self._process.wait()
 
     def stop(self, number: int, frame: FrameType | None) -> None:
         """A signal's handler: the step saves what it has at the end of what it does. A second one ends all at once."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from rolecast.errors import ArtifactError
+from rolecast.formats import CHECKPOINT, KEY
 from rolecast.learner.learner import Learner
 from rolecast.learner.ranks import Ranks
 from rolecast.store.artifact import being_written, provenance, verify, writing
@@ -68,11 +69,15 @@ def _writing_parts(path: Path, step: int, ranks: Ranks) -> Iterator[Path]:
     part = part_of(path, ranks.node)
     with ExitStack() as stack:
         if ranks.leads_node:
-            stack.enter_context(writing(part, KIND, {"step": step, "world": ranks.world, "threads": torch.get_num_threads()}))
+            stack.enter_context(writing(part, KIND, _made(step, ranks)))
         ranks.barrier()
         yield being_written(part)
         ranks.barrier()
     ranks.barrier()
+
+
+def _made(step: int, ranks: Ranks) -> dict[str, Any]:
+    return {KEY: CHECKPOINT.current, "step": step, "world": ranks.world, "threads": torch.get_num_threads()}
 
 
 def join_parts(path: Path, node: int) -> None:
@@ -105,11 +110,12 @@ def all_of(folder: Path) -> list[Checkpoint]:
 
 
 def read(path: Path) -> Checkpoint:
-    """Raises ArtifactError for one that is damaged."""
+    """Raises ArtifactError for one that is damaged, FormatError for one that another release wrote: that one is never passed over."""
+    made = provenance(path)
+    CHECKPOINT.check(made, str(path))
     try:
         progress = dict(json.loads((path / "progress.json").read_text()))
-        threads = provenance(path).get("threads")
-        return Checkpoint(path, int(path.name.removeprefix("step-")), progress, threads)
+        return Checkpoint(path, int(path.name.removeprefix("step-")), progress, made.get("threads"))
     except (OSError, ValueError, TypeError) as error:
         raise ArtifactError(f"checkpoint {path} is damaged ({type(error).__name__}: {error}); delete it") from error
 

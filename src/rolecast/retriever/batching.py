@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from rolecast import spans
 from rolecast.service.errors import Overloaded
 from rolecast.types import Passage
 
@@ -25,6 +26,7 @@ class _Request:
     queries: Sequence[str]
     k: int
     done: asyncio.Future[list[list[Passage]]]
+    asked_at: spans.Place
     taken: int = 0
     found: dict[int, list[Passage]] = field(default_factory=dict)
 
@@ -65,7 +67,7 @@ class Batcher:
             return []
         if self._limit is not None and self._pending + len(queries) > self._limit:
             raise Overloaded(f"{self._pending} queries are waiting; try again")
-        request = _Request(queries, k, asyncio.get_running_loop().create_future())
+        request = _Request(queries, k, asyncio.get_running_loop().create_future(), spans.place())
         self._requests.append(request)
         self._pending += len(queries)
         self._arrived.set()
@@ -130,7 +132,9 @@ class Batcher:
 
     async def _answer(self, items: Sequence[_Item], k: int) -> None:
         queries = [request.queries[position] for request, position in items]
-        results = await self._search_all(queries, k)
+        first, *others = dict.fromkeys(request for request, _ in items)
+        with spans.at(first.asked_at), spans.span("search together", links=[other.asked_at for other in others], queries=len(queries)):
+            results = await self._search_all(queries, k)
         for (request, position), found in zip(items, results, strict=True):
             request.found[position] = found
             if len(request.found) == len(request.queries) and not request.done.done():

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from rolecast import spans
 from rolecast.errors import EngineError, ExternalError
 from rolecast.ports import Aborted, Completion, Engine, GenerateRequest, Retriever, Sampling
 from rolecast.rollout.limits import Limits, within
@@ -164,7 +165,7 @@ class Env:
             return []
         if self.watcher is not None:
             self.watcher.searches(queries)
-        with self.waits.on("search"):
+        with self.waits.on("search"), spans.span("search", queries=len(queries), k=k):
             found = await self._found(self.retriever.search(queries, k), f"no search for {queries[0]!r}")
         self._note_found([passage for passages in found for passage in passages])
         if not self.probing:
@@ -176,7 +177,7 @@ class Env:
         self._check_free()
         if not ids:
             return []
-        with self.waits.on("search"):
+        with self.waits.on("search"), spans.span("fetch", passages=len(ids)):
             found = await self._found(self.retriever.fetch(ids), f"with no passage {ids[0]!r}")
         self._note_found(found)
         return [self._quoted(passage) for passage in found]
@@ -225,7 +226,7 @@ class Env:
             () if endpoint_of(role.slot) is None else tuple(live.said), self.left.turns if self.left is not None else 0, self.version,
         )  # fmt: skip
         try:
-            with self.waits.on("sample"):
+            with self.waits.on("sample"), spans.span("sample", role=role.name, slot=role.slot, turn=turn, prompt_tokens=len(ids)):
                 return await self.engine.generate(request)
         except (EngineError, ExternalError):
             raise

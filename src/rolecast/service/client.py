@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from rolecast import spans
 from rolecast.errors import InputError, RolecastError
 from rolecast.exits import BAD_INPUT, FAILED
 from rolecast.retries import Tries
@@ -99,12 +100,13 @@ class JsonClient:
 
     async def _try(self, method: str, path: str, body: object) -> tuple[httpx.Response | None, str, float]:
         """The reply, why to try again, if there is a reason, and when it was this request's turn."""
-        headers = {**self._headers(), **({"x-request-id": REQUEST_ID.get()} if REQUEST_ID.get() else {})}
         client, slots = self._connected()
         async with slots:
             begun = self._clock()
             try:
-                reply = await client.request(method, self.url + path, json=body, headers=headers)
+                with spans.span(f"{method} {path.partition('?')[0]} of {self.name}", "client"):
+                    headers = {**self._headers(), **({"x-request-id": REQUEST_ID.get()} if REQUEST_ID.get() else {}), **spans.headers()}
+                    reply = await client.request(method, self.url + path, json=body, headers=headers)
             except httpx.TransportError as error:
                 return None, f"{type(error).__name__} {error}".strip(), begun
         self._answered = True

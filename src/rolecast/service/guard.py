@@ -15,6 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rolecast import spans
 from rolecast.service.errors import Fault
 from rolecast.service.leaving import GONE, while_connected
 from rolecast.service.logs import REQUEST_ID
@@ -58,7 +59,8 @@ class Guard:
 
         self._service.in_flight += 1
         try:
-            status = await self._answer(scope, receive, noted) or status
+            with spans.received(Headers(scope=scope).get(spans.HEADER, "")), spans.span(f"{self._service.name} answers", "server"):
+                status = await self._answer(scope, receive, noted) or status
         finally:
             self._service.in_flight -= 1
             self._note(scope, status, time.perf_counter() - begun)

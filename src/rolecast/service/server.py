@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from rolecast.errors import InputError
+from rolecast.service import tracing
 from rolecast.service.logs import configure_logging
 from rolecast.service.settings import ServiceSettings
 from rolecast.service.state import Service
@@ -53,6 +54,7 @@ class Server(uvicorn.Server):
 def serve(app: FastAPI, service: Service, settings: ServiceSettings) -> None:
     """Returns after a drained stop; raises what kept the service from starting."""
     configure_logging(settings.log_level)
+    tracing.start(f"rolecast-{service.name}")
     with ExitStack() as stack:
         sockets = [stack.enter_context(listening(settings.host, settings.port))]
         if settings.metrics_port is not None:

@@ -82,14 +82,14 @@ def _check_alike(runs: Sequence[Run]) -> None:
     by_seed: dict[int, tuple[Run, str, set[str]]] = {}
     for run in runs:
         asked = set(scores_of(run, last(run.config.schedule)))
-        first, met, questions = by_seed.setdefault(run.config.seed, (run, _environment(run), asked))
-        if _environment(run) != met:
+        first, met, questions = by_seed.setdefault(run.config.seed, (run, met_by(run), asked))
+        if met_by(run) != met:
             raise InputError(f"{run.place} and {first.place} search another index, or have another judge: they cannot be compared")
         if asked != questions:
             raise InputError(f"{run.place} and {first.place} were not asked the same questions: they cannot be compared")
 
 
-def _environment(run: Run) -> str:
+def met_by(run: Run) -> str:
     """What episodes meet. An index is told by its corpus and its ranker: the same passages may be embedded with other last bits elsewhere."""
     c = run.config.retriever
     manifest = run.manifest(run.index)

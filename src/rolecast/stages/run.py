@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 from rolecast.config import RunConfig, TrainedConfig, make_config
 from rolecast.errors import InputError
+from rolecast.formats import KEY, RUN, SINCE
 from rolecast.identity import Change, changes, digest
 from rolecast.origin import origin
 from rolecast.ports import Store
@@ -35,7 +36,6 @@ from rolecast.types import Stage
 from rolecast.working_copies import working_copy
 
 WORKDIR = "ROLECAST_WORKDIR"
-FORMAT = 2  # of a run's folder: stages by name, slots in `slots/`
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ def _addresses(config: RunConfig) -> dict[str, str]:
 
 
 def _written(run: Run) -> str:
-    return json.dumps({"format": FORMAT, "shared": dict(run.shared), **run.config.model_dump(mode="json")}, indent=1)
+    return json.dumps({KEY: RUN.current, "shared": dict(run.shared), **run.config.model_dump(mode="json")}, indent=1)
 
 
 def prepare(location: Path | str, config: RunConfig, fill: Callable[[Run], object]) -> Run:
@@ -295,11 +295,11 @@ def _present(location: Path | str, path: Path, store: Store | None) -> Run | Non
 def _read(text: str, origin: str) -> tuple[RunConfig, dict[str, str]]:
     """Raises InputError for a run of another format: its models lie elsewhere, and its config says other things."""
     data = read_json(text, origin)
-    if isinstance(data, dict) and data.pop("format", 1) != FORMAT:
-        raise InputError(
-            f"{origin} was written by another version of rolecast (its format is not {FORMAT}); read it with that one, or start the run anew"
-        )
-    shared = data.pop("shared", {}) if isinstance(data, dict) else {}
+    shared = {}
+    if isinstance(data, dict):
+        RUN.check(data, origin)
+        data = {key: value for key, value in data.items() if key not in (KEY, SINCE)}
+        shared = data.pop("shared", {})
     return make_config(data, origin), shared
 
 

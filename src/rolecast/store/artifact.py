@@ -19,6 +19,8 @@ from typing import Any
 
 from rolecast.disk import writing_to
 from rolecast.errors import ArtifactError
+from rolecast.formats import KEY
+from rolecast.formats import MANIFEST as MANIFEST_FORMAT
 
 MANIFEST = "manifest.json"
 _STALE = ".stale"
@@ -46,7 +48,7 @@ def _writing(path: Path, kind: str, provenance: Mapping[str, Any]) -> Iterator[P
     try:
         yield partial
         files = {str(file.relative_to(partial)): _entry(file) for file in sorted(partial.rglob("*")) if file.is_file()}
-        manifest = {"kind": kind, "files": files, "provenance": dict(provenance)}
+        manifest = {KEY: MANIFEST_FORMAT.current, "kind": kind, "files": files, "provenance": dict(provenance)}
         for name in files:
             _settle(partial / name)  # a manifest that outlives a power cut must not name what did not
         write_text(partial / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True))
@@ -148,11 +150,13 @@ def digest_of(manifest: bytes) -> str:
 
 
 def parse_manifest(data: bytes, origin: str) -> dict[str, Any]:
-    """`ArtifactError` unless it names a kind and files, and every file lies inside the artifact."""
+    """`ArtifactError` unless it names a kind and files, and every file lies inside the artifact; `FormatError` for one of another format."""
     try:
         manifest = json.loads(data)
     except ValueError:  # no JSON, or no text
         manifest = None
+    if isinstance(manifest, dict):
+        MANIFEST_FORMAT.check(manifest, f"{origin}/{MANIFEST}")
     if not (isinstance(manifest, dict) and isinstance(manifest.get("kind"), str) and isinstance(manifest.get("files"), dict)):
         raise ArtifactError(f"{origin}/{MANIFEST} is broken: it names no kind and files; delete {origin} and make it again")
     for name in manifest["files"]:

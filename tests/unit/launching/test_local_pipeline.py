@@ -97,3 +97,13 @@ time.sleep(60)
     assert (str(failure), failure.exit_code) == ("saved True", 128 + number)
     assert steps.run(["sh", "-ec", "script", "", "--function_to_execute", "report"]) != 0
     assert "report" not in steps.out.getvalue()  # type: ignore[attr-defined]  # what comes after is not begun
+
+
+def test_the_last_step_runs_after_one_that_failed_and_hides_nothing_of_it() -> None:
+    out = io.StringIO()
+    steps = step("print('rolecast: a bad row'); sys.stdout.flush(); sys.exit(2)", out)
+    shown = out.getvalue()
+    source = "print('# the run: failed', flush=True)\nimport os\nos._exit(0)\n"
+    assert steps.run(["sh", "-ec", "script", source, "--executor_input", "{}", "--function_to_execute", "conclude"]) == 0
+    assert out.getvalue() == shown
+    assert (steps.failed, str(steps.failure()), steps.failure().exit_code) == (True, "a bad row", 2)

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from rolecast_pipelines.comparison import make_comparison
 from typer.testing import CliRunner
 
 from rolecast.cli.pipeline import app
 from rolecast.config import read_json_config
-from rolecast.launching.local_pipeline import write_pipeline
 from rolecast.schedule import digest
 from rolecast.stages.comparison import Member, plan
+from tests.compiled import Compiled
 
 
 @pytest.fixture(scope="module")
@@ -24,29 +23,21 @@ def members() -> list[Member]:
 
 
 @pytest.fixture(scope="module")
-def compiled(members: list[Member], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    out = tmp_path_factory.mktemp("pipeline") / "pipeline.yaml"
-    write_pipeline(out, make_comparison(members))
-    found: dict[str, Any] = next(yaml.safe_load_all(out.read_text()))
-    return found
-
-
-def tasks(compiled: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = compiled["root"]["dag"]["tasks"]
-    return found
+def compiled(members: list[Member], tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    return Compiled.of(make_comparison(members), tmp_path_factory.mktemp("pipeline"))
 
 
 def constant(task: dict[str, Any], name: str) -> str:
     return str(task["inputs"]["parameters"][name]["runtimeValue"]["constant"])
 
 
-def before(compiled: dict[str, Any], name: str) -> set[str]:
+def before(compiled: Compiled, name: str) -> set[str]:
     """The task's and all that come before it."""
-    return {name}.union(*(before(compiled, other) for other in tasks(compiled)[name].get("dependentTasks", ())))
+    return {name}.union(*(before(compiled, other) for other in compiled.tasks[name].get("dependentTasks", ())))
 
 
-def test_each_run_is_prepared_with_its_config_under_the_comparisons_address(compiled: dict[str, Any], members: list[Member]) -> None:
-    prepared = {name: task for name, task in tasks(compiled).items() if name.startswith("prepare")}
+def test_each_run_is_prepared_with_its_config_under_the_comparisons_address(compiled: Compiled, members: list[Member]) -> None:
+    prepared = {name: task for name, task in compiled.tasks.items() if name.startswith("prepare")}
     assert len(prepared) == 4
     for task, member in zip(prepared.values(), members, strict=True):
         assert constant(task, "run").endswith(f"}}}}/{member.key}")
@@ -55,18 +46,18 @@ def test_each_run_is_prepared_with_its_config_under_the_comparisons_address(comp
         assert constant(task, "schedule") == digest(member.config.schedule)
 
 
-def test_runs_wait_for_nothing_but_their_own_steps_and_the_comparison_for_all(compiled: dict[str, Any]) -> None:
-    reports = [name for name in tasks(compiled) if name.startswith("report")]
+def test_runs_wait_for_nothing_but_their_own_steps_and_the_comparison_for_all(compiled: Compiled) -> None:
+    reports = [name for name in compiled.tasks if name.startswith("report")]
     chains = [before(compiled, name) for name in reports]
     assert [len(chain) for chain in chains] == [6, 4, 6, 4]  # prepare, train and evaluate each stage, report
     assert len(set.union(*chains)) == 20
     assert before(compiled, "compare") == set.union(*chains) | {"compare"}
-    assert json.loads(constant(tasks(compiled)["compare"], "members")) == [["decor", 0], ["naive_rag", 0], ["decor", 1], ["naive_rag", 1]]
+    assert json.loads(constant(compiled.tasks["compare"], "members")) == [["decor", 0], ["naive_rag", 0], ["decor", 1], ["naive_rag", 1]]
 
 
-def test_nothing_is_cached_and_images_are_parameters(compiled: dict[str, Any]) -> None:
-    assert all(not task["cachingOptions"].get("enableCache", False) for task in tasks(compiled).values())
-    images = {executor["container"]["image"] for executor in compiled["deploymentSpec"]["executors"].values()}
+def test_nothing_is_cached_and_images_are_parameters(compiled: Compiled) -> None:
+    assert all(not task["cachingOptions"].get("enableCache", False) for task in compiled.tasks.values())
+    images = {executor["container"]["image"] for executor in compiled.spec["deploymentSpec"]["executors"].values()}
     assert all("inputs.parameters" in image for image in images), images
 
 
@@ -75,7 +66,7 @@ def test_the_command_writes_it_and_says_first_what_cannot_work(tmp_path: Path) -
     given = ["compare", "--methods", "decor,direct", "--budget", "5000", "--run", "s3://store/runs/c", "--launcher", "local"]
     result = CliRunner().invoke(app, [*given, "--out", str(out)])
     assert result.output == f"{out}\n", result.exception
-    assert "compare" in tasks(next(yaml.safe_load_all(out.read_text())))
+    assert "compare" in Compiled.read(out.read_text()).tasks
     refused = CliRunner().invoke(app, [*given, "--out", str(tmp_path / "q.yaml"), "--set", "rollouts=workers", "--run", str(tmp_path)])
     assert "find stage rl through a store" in str(refused.exception)
     assert not (tmp_path / "q.yaml").exists()

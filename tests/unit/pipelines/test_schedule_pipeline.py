@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from rolecast.cli.pipeline import app
@@ -18,38 +17,38 @@ from rolecast.launching.local_pipeline import compile_pipeline
 from rolecast.methods.naive_rag import NaiveRagConfig
 from rolecast.schedule import digest
 from rolecast.types import Stage
+from tests.compiled import Compiled
 
 SFT_RL = RunConfig().schedule
 THREE = (Stage("warm_up", "sft"), Stage("second_round", "rl", "warm_up"), Stage("third", "rl", "second_round"))
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     out = tmp_path_factory.mktemp("pipeline") / "pipeline.yaml"
     compile_pipeline(out, SFT_RL)
-    text = out.read_text()
-    return text, next(yaml.safe_load_all(text))
+    return Compiled.read(out.read_text())
 
 
-def test_compiling_is_deterministic(compiled: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_compiling_is_deterministic(compiled: Compiled, tmp_path: Path) -> None:
     compile_pipeline(tmp_path / "again.yaml", SFT_RL)
-    assert (tmp_path / "again.yaml").read_text() == compiled[0]
+    assert (tmp_path / "again.yaml").read_text() == compiled.text
 
 
-def test_no_step_is_cached_and_every_step_takes_the_image_from_the_parameter(compiled: tuple[str, dict[str, Any]]) -> None:
-    tasks = compiled[1]["root"]["dag"]["tasks"]
-    assert len(tasks) == 6
+def test_no_step_is_cached_and_every_step_takes_the_image_from_the_parameter(compiled: Compiled) -> None:
+    tasks = compiled.tasks
+    assert len(tasks) == 7
     assert all(not task["cachingOptions"].get("enableCache", False) for task in tasks.values())
-    images = {executor["container"]["image"] for executor in compiled[1]["deploymentSpec"]["executors"].values()}
+    images = {executor["container"]["image"] for executor in compiled.spec["deploymentSpec"]["executors"].values()}
     assert all("inputs.parameters" in image for image in images), images
 
 
-def test_steps_install_nothing_at_run_time(compiled: tuple[str, dict[str, Any]]) -> None:
-    assert "pip install" not in compiled[0]
+def test_steps_install_nothing_at_run_time(compiled: Compiled) -> None:
+    assert "pip install" not in compiled.text
 
 
-def test_rl_starts_after_sft_was_evaluated(compiled: tuple[str, dict[str, Any]]) -> None:
-    tasks = compiled[1]["root"]["dag"]["tasks"]
+def test_rl_starts_after_sft_was_evaluated(compiled: Compiled) -> None:
+    tasks = compiled.tasks
     assert set(tasks["train-2"]["dependentTasks"]) >= {"train", "evaluate"}
     assert [tasks[name]["inputs"]["parameters"]["stage"] for name in ("train", "train-2")] == [constant("sft"), constant("rl")]
 
@@ -60,10 +59,10 @@ def constant(value: str) -> dict[str, Any]:
 
 def test_every_stage_of_a_schedule_is_trained_and_evaluated_in_turn(tmp_path: Path) -> None:
     compile_pipeline(tmp_path / "p.yaml", THREE)
-    compiled = next(yaml.safe_load_all((tmp_path / "p.yaml").read_text()))
-    assert compiled["pipelineInfo"]["name"] == "rolecast-warm-up-second-round-third-eval"
-    tasks = compiled["root"]["dag"]["tasks"]
-    assert len(tasks) == 1 + 2 * 3 + 1
+    compiled = Compiled.read((tmp_path / "p.yaml").read_text())
+    assert compiled.spec["pipelineInfo"]["name"] == "rolecast-warm-up-second-round-third-eval"
+    tasks = compiled.tasks
+    assert len(tasks) == 1 + 2 * 3 + 2
     assert tasks["prepare"]["inputs"]["parameters"]["schedule"] == constant(digest(THREE))
     for number, stage in enumerate(THREE, 1):
         train, evaluate = (tasks[name if number == 1 else f"{name}-{number}"] for name in ("train", "evaluate"))
@@ -78,10 +77,10 @@ def test_every_stage_of_a_schedule_is_trained_and_evaluated_in_turn(tmp_path: Pa
 def test_a_rollout_stage_is_a_step_without_an_evaluation(tmp_path: Path) -> None:
     schedule = (THREE[0], Stage("plans", "rollout", "warm_up"), replace(THREE[1], data="plans"))
     compile_pipeline(tmp_path / "p.yaml", schedule)
-    tasks = next(yaml.safe_load_all((tmp_path / "p.yaml").read_text()))["root"]["dag"]["tasks"]
+    tasks = Compiled.read((tmp_path / "p.yaml").read_text()).tasks
     named = {task["taskInfo"]["name"]: task for task in tasks.values()}
     assert sorted(named) == [
-        "evaluate-second_round", "evaluate-warm_up", "prepare", "report", "rollout-plans", "train-second_round", "train-warm_up",
+        "conclude", "evaluate-second_round", "evaluate-warm_up", "prepare", "report", "rollout-plans", "train-second_round", "train-warm_up",
     ]  # fmt: skip
     parameters = named["rollout-plans"]["inputs"]["parameters"]
     assert (parameters["stage"], parameters["kind"]) == (constant("plans"), constant("rollout"))
@@ -108,19 +107,20 @@ def test_the_command_compiles_the_stages_of_the_configs_method(tmp_path: Path) -
         out = tmp_path / f"{name}.yaml"
         result = CliRunner().invoke(app, ["compile", "--out", str(out), *arguments])
         assert result.output == f"{out}\n", result.exception
-        shapes[name] = list(next(yaml.safe_load_all(out.read_text()))["root"]["dag"]["tasks"])
+        shapes[name] = sorted(Compiled.read(out.read_text()).tasks)
     assert shapes == {
-        "default": ["evaluate", "evaluate-2", "prepare", "report", "train", "train-2"], "config": ["evaluate", "prepare", "report", "train"],
+        "default": ["conclude", "evaluate", "evaluate-2", "prepare", "report", "train", "train-2"],
+        "config": ["conclude", "evaluate", "prepare", "report", "train"],
     }  # fmt: skip
 
 
-def test_it_compiles_where_the_locale_is_ascii(compiled: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_it_compiles_where_the_locale_is_ascii(compiled: Compiled, tmp_path: Path) -> None:
     out = tmp_path / "p.yaml"
     command = [sys.executable, "-m", "rolecast.cli.main", "pipeline", "compile", "--out", str(out)]
     ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"}
     done = subprocess.run(command, env=ascii_only, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, f"{out}\n"), done.stderr
-    assert out.read_text() == compiled[0]
+    assert out.read_text() == compiled.text
 
 
 @pytest.mark.parametrize(

@@ -264,4 +264,4 @@ def test_a_file_keeps_its_text_if_writing_the_new_one_fails(tmp_path: Path, monk
 
 def test_provenance_is_json(tmp_path: Path) -> None:
     manifest = json.loads((make(tmp_path / "a") / MANIFEST).read_text())
-    assert set(manifest) == {"kind", "files", "provenance"}
+    assert set(manifest) == {"format", "kind", "files", "provenance"}

@@ -1,0 +1,98 @@
+"""Where a pipeline's steps run, with what they are given: images, resources, nodes, Secrets by reference, and when they are tried again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from kfp import dsl, kubernetes
+
+from rolecast.config import RunConfig
+from rolecast.stages.step import S3_CA
+
+S3_KEYS = {key: key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")}
+ENDPOINTS = ("ROLECAST_STORE", "ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL", "ROLECAST_JUDGE_URL")
+JOB = dsl.PIPELINE_JOB_ID_PLACEHOLDER  # what a step's named end is recorded under, see `stages.ends`
+TRIES = 3  # of a step, the first one among them
+# Argo counts this from the step's first start and ends its pod then, so it is longer than any training may take.
+LONGEST = "2592000s"
+
+
+@dataclass(frozen=True)
+class Place:
+    """The parameters that every pipeline has, as its steps take them."""
+
+    image: Any
+    retriever_image: Any
+    rollout_image: Any
+    control_cpu: Any
+    control_memory: Any
+    index_cpu: Any
+    index_memory: Any
+    evaluation_cpu: Any
+    evaluation_memory: Any
+    evaluation_gpus: Any
+    node_selector: Any
+    tolerations: Any
+    pull_secret: Any
+    s3_secret: Any
+    s3_ca: Any
+    externals_secret: Any
+    auth_secret: Any
+    notify_secret: Any
+    endpoints: Any
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "Place":
+        return cls(**{field.name: given[field.name] for field in fields(cls)})
+
+    def control(self, task: dsl.PipelineTask) -> dsl.PipelineTask:
+        return self._step(task, self.image, self.control_cpu, self.control_memory)
+
+    def indexing(self, task: dsl.PipelineTask) -> dsl.PipelineTask:
+        return self._step(task, self.retriever_image, self.index_cpu, self.index_memory)
+
+    def evaluating(self, task: dsl.PipelineTask, keys: Sequence[str] = ()) -> dsl.PipelineTask:
+        """`keys`: variables that hold the keys of endpoints that roles speak through, by their names in the Secret. One that is not
+        there is told by the step, in a line with the endpoint's name."""
+        self._step(task, self.rollout_image, self.evaluation_cpu, self.evaluation_memory)
+        task.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(self.evaluation_gpus)
+        task.register_pipeline_channels([self.evaluation_gpus])
+        kubernetes.use_secret_as_env(task, self.auth_secret, {"token": "ROLECAST_TOKEN"}, optional=True)
+        if keys:
+            kubernetes.use_secret_as_env(task, self.externals_secret, {key: key for key in keys}, optional=True)
+        return task
+
+    def launching(self, task: dsl.PipelineTask) -> dsl.PipelineTask:
+        """The Workflow of the step owns the job that it launches, and says when the step is told to end whether the job goes too."""
+        self.control(task)
+        kubernetes.use_field_path_as_env(task, "ROLECAST_WORKFLOW", "metadata.labels['workflows.argoproj.io/workflow']")
+        kubernetes.use_field_path_as_env(task, "ROLECAST_NAMESPACE", "metadata.namespace")
+        return task
+
+    def telling(self, task: dsl.PipelineTask) -> dsl.PipelineTask:
+        """The step that comes at the end, however the others ended; it is not tried again."""
+        self._step(task, self.image, self.control_cpu, self.control_memory, tries=1)
+        return kubernetes.use_secret_as_env(task, self.notify_secret, {"url": "ROLECAST_NOTIFY_URL"}, optional=True)
+
+    def _step(self, task: dsl.PipelineTask, image: Any, cpu: Any, memory: Any, tries: int = TRIES) -> dsl.PipelineTask:
+        """Nothing is cached: a step finds finished work by its committed artifacts, which a cache cannot verify.
+
+        KFP tries a step again whatever it ended with; one that a named end would meet again says so at once (`stages.ends`).
+        """
+        task.set_container_image(image).set_caching_options(False)
+        task.set_cpu_request(cpu).set_cpu_limit(cpu).set_memory_request(memory).set_memory_limit(memory)
+        # kfp hands what stands in resources into an exit handler's part of the pipeline only if it is told.
+        task.register_pipeline_channels([cpu, memory])
+        if tries > 1:
+            task.set_retry(tries - 1, backoff_duration="30s", backoff_factor=2.0, backoff_max_duration=LONGEST)
+        kubernetes.use_secret_as_env(task, self.s3_secret, S3_KEYS, optional=True)
+        kubernetes.use_config_map_as_volume(task, self.s3_ca, str(S3_CA.parent), optional=True)
+        kubernetes.use_config_map_as_env(task, self.endpoints, {key: key for key in ENDPOINTS}, optional=True)
+        kubernetes.add_node_selector_json(task, self.node_selector)
+        kubernetes.add_toleration_json(task, self.tolerations)
+        return kubernetes.set_image_pull_secrets(task, [self.pull_secret])
+
+
+def keys_of(config: RunConfig) -> tuple[str, ...]:
+    """Variables with the keys of the config's endpoints, each once."""
+    return tuple(dict.fromkeys(of.key_env for of in config.externals.values() if of.key_env))

@@ -1,0 +1,56 @@
+"""An index that many runs search, built once and published at an address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rolecast.data.records import read_corpus
+from rolecast.errors import InputError
+from rolecast.retriever.index import KIND, Kind, build_index
+from rolecast.store.artifact import digest_of, parse_manifest
+from rolecast.store.uri import S3, making, manifest_at, open_store
+
+
+def build(corpus: str, out: str, kind: Kind, encoder: str) -> int:
+    """Writes it to `out`, a folder or s3://bucket/prefix/NAME where nothing is yet; how many passages it has.
+
+    `corpus`: a file here, or an object s3://bucket/prefix/NAME.jsonl, which is first copied to this machine's disk.
+    """
+    with making(out) as folder, _here(corpus) as file:
+        passages = read_corpus(file)
+        build_index(passages, folder, kind, encoder)
+    return len(passages)
+
+
+def find_or_build(corpus: str, out: str, kind: Kind, encoder: str) -> tuple[dict[str, Any], str]:
+    """As `build`, but for an index that is there and was built this way. Its manifest and its digest."""
+    try:
+        data = manifest_at(out)
+    except InputError:
+        build(corpus, out, kind, encoder)
+        data = manifest_at(out)
+    manifest = parse_manifest(data, out)
+    made, wanted = manifest.get("provenance", {}), (kind, encoder if kind != "bm25" else None)
+    if manifest["kind"] != KIND or (made.get("kind"), made.get("encoder")) != wanted:
+        what = f"an index of kind {made.get('kind')} with encoder {made.get('encoder')}" if manifest["kind"] == KIND else manifest["kind"]
+        raise InputError(f"{out} holds {what}, not the {kind} index that was asked for; name another address")
+    return manifest, digest_of(data)
+
+
+@contextmanager
+def _here(corpus: str) -> Iterator[Path]:
+    if not corpus.startswith(S3):
+        yield Path(corpus)
+        return
+    parent, _, name = corpus.rpartition("/")
+    data = open_store(parent).get(name) if len(parent) > len(S3) else None
+    if data is None:
+        raise InputError(f"{corpus} is no object; put the corpus there, or mend the address")
+    with TemporaryDirectory(prefix="rolecast-") as folder:
+        (Path(folder) / name).write_bytes(data)
+        del data
+        yield Path(folder) / name

@@ -1,0 +1,111 @@
+"""`rolecast pipeline index-only`, `deploy` and `--parameter`: what is sent, and what is refused before anything is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rolecast.cli.pipeline import app
+from rolecast.errors import InputError
+from rolecast.launching import submit
+from tests.compiled import Compiled
+
+Sent = list[dict[str, Any]]
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    found: Sent = []
+
+    def start(host: Any, arguments: dict[str, Any], pipeline: Any, **about: Any) -> Any:
+        found.append({"pipeline": pipeline.name, **about, "arguments": arguments})
+        return submit.Submission("1", "http://kfp/1")
+
+    monkeypatch.setattr(submit, "submit", start)
+    return found
+
+
+def run(*arguments: str) -> None:
+    result = CliRunner().invoke(app, list(arguments))
+    if result.exception:
+        raise result.exception
+
+
+INDEX = ("index-only", "--corpus", "s3://b/c.jsonl", "--index", "s3://b/i")
+
+
+def test_an_index_is_sent_with_its_parameters(sent: Sent) -> None:
+    run(*INDEX, "--kind", "bm25", "--parameter", "index_memory=64Gi", "--parameter", "index_cpu=4", "--parameter", "node_selector={a: b}")
+    assert sent[0]["arguments"] == {
+        "corpus": "s3://b/c.jsonl", "out": "s3://b/i", "kind": "bm25", "encoder": "minilm", "index_memory": "64Gi", "index_cpu": "4",
+        "node_selector": {"a": "b"},
+    }  # fmt: skip
+    assert sent[0]["service_account"] == "rolecast-launcher"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("no_such=1", "--parameter no_such: there is no such parameter; there are image, retriever_image"),
+        ("tolerations={a: b}", "--parameter tolerations: give a list"),
+        ("node_selector=[a]", "--parameter node_selector: give a dict"),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_refused(sent: Sent, given: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        run(*INDEX, "--parameter", given)
+    assert not sent
+
+
+def service(folder: Path, text: str = "{name: demo, image: 'agent:1'}") -> Path:
+    (folder / "agent.yaml").write_text(text)
+    return folder / "agent.yaml"
+
+
+def deploy(folder: Path, *more: str, text: str = "{name: demo, image: 'agent:1'}") -> None:
+    run("deploy", "--run", "s3://b/runs/a", "--stage", "rl", "--service", str(service(folder, text)), *more)
+
+
+def test_a_deployment_is_sent_with_its_service(sent: Sent, tmp_path: Path) -> None:
+    deploy(tmp_path, "--margin", "0.02", "--questions", "50", "--parameter", "evaluation_gpus=1")
+    arguments = sent[0]["arguments"]
+    assert json.loads(arguments.pop("service")) == {"name": "demo", "image": "agent:1"}
+    assert arguments == {
+        "run": "s3://b/runs/a", "stage": "rl", "target": "kserve", "margin": 0.02, "questions": 50, "evaluation_gpus": "1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{name: demo}", "image: Field required"),
+        ("{name: demo, image: a, uri: 's3://b/c'}", "without kind, uri and stage"),
+        ("{name: demo, image: a, gpu: 1}", "gpu"),
+    ],
+)
+def test_a_service_that_cannot_be_is_refused_before_anything_is_evaluated(sent: Sent, tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        deploy(tmp_path, text=text)
+    assert not sent
+
+
+def test_keys_of_endpoints_are_compiled_in(tmp_path: Path) -> None:
+    deploy(tmp_path, "--keys", "A_KEY,B_KEY", "--out", str(tmp_path / "p.yaml"))
+    compiled = Compiled.read((tmp_path / "p.yaml").read_text())
+    given = [secret for secret in compiled.platform["exec-evaluate"]["secretAsEnv"] if "A_KEY" in json.dumps(secret)]
+    assert [pair["envVar"] for pair in given[0]["keyToEnv"]] == ["A_KEY", "B_KEY"]
+
+
+def test_a_config_with_endpoints_gives_its_keys_to_evaluations(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "method: {name: decor}\ncast: {answerer: 'external:big'}\n"
+        "externals: {big: {url: 'http://x/v1', model: m, key_env: BIG_KEY}, open: {url: 'http://y/v1', model: m}}\n"
+    )
+    run("compile", "--config", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "p.yaml"))
+    compiled = Compiled.read((tmp_path / "p.yaml").read_text())
+    holders = {task for task, about in compiled.tasks.items() if "BIG_KEY" in json.dumps(compiled.platform[compiled.executor(about)])}
+    assert holders == {"evaluate", "evaluate-2"}
