@@ -29,6 +29,7 @@ class Team:
     """Plays by saying which version plays."""
 
     handshake = HELLO
+    overlaps = False
 
     def __init__(self) -> None:
         self.version = ""
