@@ -84,6 +84,7 @@ class Coordinator:
         for id, done in list(self._done.items()):
             if any(action.version not in taken for t in done for action in t.actions):
                 del self._done[id]
+                self._keep_spent(id, done)
                 self.counts["stale"] += 1
         self._ended.clear()
         self._failing.clear()

@@ -353,3 +353,27 @@ def test_a_group_that_the_coordinator_cannot_read_is_given_back_and_not_played_f
     done, abandoned = coordinator.collected()
     assert set(done) == {"b"}
     assert set(abandoned) == {"a"}
+
+
+@pytest.mark.parametrize("in_flight", [2, 12])
+def test_every_token_that_was_sampled_is_of_a_group_that_was_taken_or_of_one_that_was_cancelled(in_flight: int) -> None:
+    made = collector(Parallel(), Late(1), in_flight=in_flight, lockstep=False)
+    made.lockstep = False
+    rollouts = local_rollouts(made, "run", HELLO)
+    rollouts.publish(Version("run", 1, 1))
+    episodes = [Episode(question(number), f"0:q{number}", member) for number in range(6) for member in range(2)]
+    taken: list[Trajectory] = []
+
+    def take(group: Sequence[Trajectory]) -> list[Episode] | None:
+        taken.extend(group)
+        return None if len(taken) >= 4 else []
+
+    cancelled = rollouts.stream(episodes, Sampling(1.0), "train", take)
+    spent = rollouts.spent()
+    assert cancelled == 6 - len({t.group for t in taken}) > 0
+    assert {t.group for t in spent} & {t.group for t in taken} == set()
+    assert sum(len(action.ids) for t in (*taken, *spent) for action in t.actions) == made.engine.generated  # type: ignore[attr-defined]
+    cut = [action for t in spent for action in t.actions if not action.logprobs]
+    assert cut
+    assert not any(action.valid for action in cut)
+    assert made.engine.branches == 0
