@@ -160,7 +160,9 @@ class DummyApi:
 
 
 def rollouts_of(args: argparse.Namespace, method: Method, renderer: Renderer, record: Record, engine: Any) -> Rollouts:
-    collector = Collector(method, Replayed(record, engine), Answers(record.found), Approval(), renderer, 0, args.context, args.in_flight)
+    collector = Collector(
+        method, Replayed(record, engine), Answers(record.found), Approval(), renderer, 0, args.context, args.in_flight, lockstep=False
+    )
     rollouts = local_rollouts(collector, "bench", Handshake("", "", "", "", "", ""))
     rollouts.publish(Version("bench", 0, 0))
     return rollouts

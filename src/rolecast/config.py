@@ -210,6 +210,9 @@ class RlConfig(TrainedConfig, PlayedConfig):
     temperature: float = Field(1.0, gt=0)  # of sampling
     top_p: float = Field(1.0, gt=0, le=1)  # 1, the whole distribution, and nothing else: its log-probs are what the trainer recomputes
     refill: int = Field(1, ge=0, json_schema_extra=SEGMENT)  # extra rounds of sampling for groups without variance
+    # groups that are sampled beside those that a step needs, where groups without variance are dropped: one that is dropped is replaced at once,
+    # and what still plays when the step has enough is cancelled. 0: in rounds
+    oversample: int = Field(0, ge=0, json_schema_extra=ADDED)
     # 1: the next step's groups are sampled while this one's update is made, so by weights one step older; each action is corrected for it
     staleness: int = Field(0, ge=0, le=1, json_schema_extra=ADDED)
     ratio_gate: float | None = Field(None, gt=0)  # bound of the mean |ratio - 1| on fresh tokens; by default what the dtype explains
@@ -331,6 +334,16 @@ class RunConfig(Closed):
                 raise ValueError(
                     f"lockstep: a run that goes on repeats to the last bit, and what was sampled ahead is lost then; set stages.{stage.name}.staleness "
                     "to 0, or lockstep to false"
+                )
+            if self.lockstep and isinstance(settings, RlConfig) and settings.oversample:
+                raise ValueError(
+                    f"lockstep: a run repeats to the last bit, and who is cancelled depends on who is faster; set stages.{stage.name}.oversample to 0, "
+                    "or lockstep to false"
+                )
+            if staged.dynamic_sampling == "off" and isinstance(settings, RlConfig) and settings.oversample:
+                raise ValueError(
+                    f"stages.{stage.name}.oversample: {method.name} drops no groups (its dynamic_sampling is off), so a step needs all that it draws; "
+                    "set it to 0"
                 )
             if self.lockstep and staged.endpoints:
                 raise ValueError(

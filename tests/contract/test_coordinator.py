@@ -127,6 +127,25 @@ def test_prepared_state_goes_to_a_worker_and_comes_back(sides: Sides) -> None:
     assert [(t.question.given, t.prepared) for t in done["a"]] == [(plan, None), (plan, plan)]
 
 
+def test_what_nobody_needs_any_more_is_told_to_its_worker_and_what_it_sampled_to_the_learner(sides: Sides) -> None:
+    sides.learner.publish(VERSION)
+    sides.learner.add([group("a"), group("b")])
+    first, second = sides.worker.lease("w", HELLO, 4)
+    sides.learner.cancel(["a"])
+    assert sides.worker.dropped([first, second]) == [first.id]
+    with pytest.raises(Refused, match="not yours"):
+        sides.worker.spend(replace(first, secret="guessed"), [])
+    with pytest.raises(Refused, match="not yours"):
+        sides.worker.spend(second, [])
+    assert sides.learner.spent() == ({}, 1)
+    sides.worker.spend(first, played(first)[1:])
+    assert sides.learner.spent() == ({first.id: played(first)[1:]}, 0)
+    assert sides.worker.complete(second, played(second))
+    sides.learner.cancel(["b"])
+    assert sides.learner.spent([first.id]) == ({"b": played(second)}, 0)
+    assert sides.worker.lease("w", HELLO, 4) == []
+
+
 def test_refusals_say_why(sides: Sides) -> None:
     sides.learner.publish(VERSION)
     sides.learner.add([group("a")])

@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rolecast.errors import EngineError, InputError
-from rolecast.ports import Completion, GenerateRequest, Sampling
+from rolecast.ports import Aborted, Completion, GenerateRequest, Sampling
 from rolecast.rollout.engines import vllm_api
 from rolecast.rollout.engines.vllm import VllmEngine, parameters
 from rolecast.types import Slot
@@ -86,16 +86,69 @@ def test_the_slots_of_one_batch_speak_with_their_own_weights(engine: VllmEngine,
         assert close(completion.logprobs, recomputed(first.team.model(slot), completion.ids))
 
 
-def test_new_adapters_answer_after_a_load_and_the_old_ones_are_gone(engine: VllmEngine, version: Callable[[int, int], Version]) -> None:
-    first, second = version(0, 1), version(0, 2)
+def test_new_adapters_answer_after_a_load_and_those_that_are_too_old_are_gone(
+    engine: VllmEngine, version: Callable[[int, int], Version]
+) -> None:
+    first, second, third = version(0, 1), version(0, 2), version(0, 3)
     engine.load(first.placed())
-    held = set(engine._held)
+    own = {engine._speaking[slot].lora_int_id for slot in ("planner", "answerer")}
     ask(engine, "planner")
     shutil.rmtree(first.folder)
     engine.load(second.placed())
     assert all(agrees(engine, second, slot) for slot in SLOTS)
-    assert len(engine._held) == len(held)
-    assert not engine._held & held
+    assert own <= engine._held
+    engine.load(third.placed())
+    assert all(agrees(engine, third, slot) for slot in SLOTS)
+    assert not engine._held & own
+
+
+def test_an_episode_that_began_with_the_version_before_goes_on_with_its_weights_beside_the_new_ones(
+    engine: VllmEngine, version: Callable[[int, int], Version]
+) -> None:
+    first, second = version(0, 1), version(0, 2)
+    engine.load(first.placed())
+    engine.load(second.placed())
+
+    async def together() -> list[Completion]:
+        asked = [
+            GenerateRequest(PROMPT, slot, 8, (), Sampling(0.7), 5, slot, version=one.name) for slot in SLOTS for one in (first, second)
+        ]
+        return await asyncio.gather(*map(engine.generate, asked))
+
+    of = [(slot, one) for slot in SLOTS for one in (first, second)]
+    for (slot, one), completion in zip(of, asyncio.run(together()), strict=True):
+        assert completion.version == one.name
+        expected = recomputed(one.team.model(slot), completion.ids)
+        assert torch.allclose(torch.tensor(completion.logprobs), expected, atol=1e-3), (slot, one.name)
+
+
+def test_a_request_that_nobody_waits_for_is_ended_and_tells_what_it_sampled(
+    engine: VllmEngine, version: Callable[[int, int], Version]
+) -> None:
+    engine.load(version(0, 1).placed())
+    most = CONTEXT - len(PROMPT) - 2
+    asked = GenerateRequest(PROMPT, "planner", most, ("never said",), Sampling(1.0), 3, "t")
+
+    async def cancelled() -> tuple[int, ...]:
+        asking = asyncio.ensure_future(engine.generate(asked))
+        states = engine._llm.output_processor.request_states
+        for _ in range(2000):
+            if any(len(state.detokenizer.output_token_ids) > 3 for state in list(states.values())):
+                break
+            await asyncio.sleep(0.001)
+        asking.cancel()
+        with pytest.raises(Aborted) as end:
+            await asking
+        return end.value.ids
+
+    whole = asyncio.run(engine.generate(asked)).ids
+    assert len(whole) > 20, "it ended by itself; take another seed"
+    generated = engine.generated
+    cut = asyncio.run(cancelled())
+    assert 3 < len(cut) < len(whole)
+    assert cut == whole[: len(cut)]
+    assert engine.generated == generated + len(cut)
+    assert not engine._llm.output_processor.has_unfinished_requests()
 
 
 def test_a_stale_adapter_is_not_played(engine: VllmEngine, version: Callable[[int, int], Version], monkeypatch: pytest.MonkeyPatch) -> None:

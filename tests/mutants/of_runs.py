@@ -249,7 +249,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("wrong slot for a role taken", "if rules is not None and rules.slots.get(thread.role) != thread.slot:", "if False:"),
         ("another question's episode taken", "if t.question != group.question:", "if False:"),
         ("a token beyond the vocabulary taken", "max(turn.ids) >= rules.vocabulary", "max(turn.ids) > rules.vocabulary"),
-        ("log-probs of other tokens taken", "if not turn.ids or len(turn.ids) != len(turn.logprobs):", "if not turn.ids:"),
+        ("log-probs of other tokens taken", "if not turn.ids or (len(turn.ids) != len(turn.logprobs) and (whole or turn.logprobs)):", "if not turn.ids:"),
         ("rewards on what is not there", "if reward.on not in own:", "if False:"),
         ("ids of other episodes taken", "if not name.startswith(t.id)), None)", "if False), None)"),
     ],

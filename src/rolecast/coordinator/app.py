@@ -94,14 +94,28 @@ def _add_routes_of_workers(app: FastAPI, coordinator: Coordinator, config: str, 
     async def heartbeat(beat: wire.Heartbeat) -> wire.Held:
         return wire.Held(leases=coordinator.extend(beat.leases))
 
+    @app.post("/v1/dropped")
+    async def dropped(held: wire.Heartbeat) -> wire.Dropped:
+        return wire.Dropped(leases=coordinator.dropped(held.leases))
+
+    async def submitted(request: Request, lease: str) -> list[Trajectory]:
+        body = await request.body()
+        async with unpacking:  # one at a time: unpacked, a body may take a hundred times its size
+            return await asyncio.to_thread(_unpack, lease, body)
+
     @app.post("/v1/groups")
     async def groups(request: Request, lease: str, attempt: int) -> wire.Accepted:
         ticket = Ticket(lease, attempt, request.headers.get(wire.SECRET, ""))
         coordinator.lease_of(ticket)  # before anything is unpacked for it
-        body = await request.body()
-        async with unpacking:  # one at a time: unpacked, a body may take a hundred times its size
-            trajectories = await asyncio.to_thread(_unpack, lease, body)
-        return wire.Accepted(accepted=coordinator.complete(ticket, trajectories))
+        return wire.Accepted(accepted=coordinator.complete(ticket, await submitted(request, lease)))
+
+    @app.post("/v1/spent")
+    async def spent(request: Request, lease: str, attempt: int) -> dict[str, str]:
+        ticket = Ticket(lease, attempt, request.headers.get(wire.SECRET, ""))
+        if not coordinator.dropped([ticket]):
+            raise Refused(f"lease {lease} is not one that was dropped, or not yours")
+        coordinator.spend(ticket, await submitted(request, lease))
+        return {"status": "ok"}
 
     @app.post("/v1/failure")
     async def failure(told: wire.Failure) -> dict[str, str]:
@@ -134,6 +148,17 @@ def _add_routes_of_the_learner(app: FastAPI, coordinator: Coordinator) -> None:
     async def work(added: wire.Work) -> dict[str, str]:
         coordinator.add(added.groups)
         return {"status": "ok"}
+
+    @app.post("/v1/control/cancelled")
+    async def cancelled(unneeded: wire.Received) -> dict[str, str]:
+        coordinator.cancel(unneeded.groups)
+        return {"status": "ok"}
+
+    @app.post("/v1/control/spent")
+    async def spent(received: wire.Received) -> wire.Spent:
+        told, untold = coordinator.spent(received.groups)
+        packed = base64.b64encode(wire.pack([t for one in told.values() for t in one]))
+        return wire.Spent(done=packed, parts={name: len(one) for name, one in told.items()}, untold=untold)
 
     @app.post("/v1/control/collected")
     async def collected(received: wire.Received) -> wire.Collected:

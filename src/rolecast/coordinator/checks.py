@@ -23,11 +23,15 @@ class Rules:
     vocabulary: int  # rows of the embedding: token ids are below
 
 
-def faults(lease: Lease, trajectories: Sequence[Trajectory], rules: Rules | None) -> Iterator[str]:
-    """What is wrong, one line each. What comes later relies on what comes earlier, so take the first one."""
+def faults(lease: Lease, trajectories: Sequence[Trajectory], rules: Rules | None, whole: bool = True) -> Iterator[str]:
+    """What is wrong, one line each. What comes later relies on what comes earlier, so take the first one.
+
+    Not `whole`: of a group whose playing was ended, nothing of which is trained on. Members may be missing, and log-probs.
+    """
     group = lease.group
     members = tuple(t.member for t in trajectories)
-    if members != group.members or any(t.group != group.id for t in trajectories):
+    asked = group.members if whole else tuple(member for member in group.members if member in members)
+    if members != asked or any(t.group != group.id for t in trajectories):
         yield f"it is for members {group.members} of group {group.id}, not for {_short(members)}"
     for t in trajectories:
         if t.question != group.question:
@@ -48,7 +52,7 @@ def faults(lease: Lease, trajectories: Sequence[Trajectory], rules: Rules | None
             yield f"thread {_short(thread.id)} is of role {_short(thread.role)} in slot {_short(thread.slot)}, which {rules.method} does not have"
         if not isinstance(next(iter(thread.turns), None), Observation) or not thread.turns[0].ids:
             yield f"thread {_short(thread.id)} does not begin with an observation, so nothing comes before its first action"
-        yield from _tokens(thread, rules)
+        yield from _tokens(thread, rules, whole)
     for action in actions:
         if action.version != lease.version.name:
             yield f"it asks for version {lease.version.name}; action {_short(action.id)} was sampled by {_short(action.version)}"
@@ -68,7 +72,7 @@ def _names(trajectories: Sequence[Trajectory], threads: Sequence[Thread], action
                 yield f"reward {_short(reward.name)} of {t.id} is on {_short(reward.on)}, which is not in it"
 
 
-def _tokens(thread: Thread, rules: Rules | None) -> Iterator[str]:
+def _tokens(thread: Thread, rules: Rules | None, whole: bool) -> Iterator[str]:
     for turn in thread.turns:
         where = _short(turn.id) if isinstance(turn, Action) else f"an observation of {_short(thread.id)}"
         if turn.ids and (min(turn.ids) < 0 or (rules is not None and max(turn.ids) >= rules.vocabulary)):
@@ -78,7 +82,7 @@ def _tokens(thread: Thread, rules: Rules | None) -> Iterator[str]:
             if turn.logprobs:
                 yield f"{where} has log-probs, and {_short(thread.slot)} gives none"
         elif isinstance(turn, Action):
-            if not turn.ids or len(turn.ids) != len(turn.logprobs):
+            if not turn.ids or (len(turn.ids) != len(turn.logprobs) and (whole or turn.logprobs)):
                 yield f"{where} has {len(turn.ids)} tokens and {len(turn.logprobs)} log-probs"
             if wrong := [p for p in turn.logprobs if not (isfinite(p) and p <= HIGHEST_LOGPROB)]:
                 yield f"{where} has a token of log-prob {wrong[0]}"

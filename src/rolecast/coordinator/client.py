@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import httpx
@@ -153,6 +154,14 @@ class HttpCoordinator:
         answer = self._http.post("/v1/groups", wire.pack(trajectories), named, {wire.SECRET: ticket.secret})
         return wire.Accepted.model_validate(answer).accepted
 
+    def dropped(self, tickets: Sequence[Ticket]) -> list[str]:
+        held = wire.Heartbeat(leases=[_ticket(ticket) for ticket in tickets])
+        return wire.Dropped.model_validate(self._http.post("/v1/dropped", held)).leases
+
+    def spend(self, ticket: Ticket, trajectories: Sequence[Trajectory]) -> None:
+        named = {"lease": ticket.id, "attempt": ticket.attempt}
+        self._http.post("/v1/spent", wire.pack(trajectories), named, {wire.SECRET: ticket.secret})
+
     def fail(self, ticket: Ticket, reason: str, blame: Blame = "group") -> None:
         self._http.post("/v1/failure", wire.Failure(lease=_ticket(ticket), reason=reason[:500], blame=blame))
 
@@ -200,6 +209,14 @@ class HttpControl:
         for trajectory in wire.unpack(found.done):
             done.setdefault(trajectory.group, []).append(trajectory)
         return done, found.abandoned
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        self._http.post("/v1/control/cancelled", wire.Received(groups=list(ids)))
+
+    def spent(self, received: Sequence[str] = ()) -> tuple[dict[str, list[Trajectory]], int]:
+        found = wire.Spent.model_validate(self._http.post("/v1/control/spent", wire.Received(groups=list(received))))
+        rest = iter(wire.unpack(found.done))
+        return {name: list(islice(rest, count)) for name, count in found.parts.items()}, found.untold
 
     def acknowledge(self, received: Sequence[str]) -> None:
         answer = self._http.post("/v1/control/acknowledged", wire.Received(groups=list(received)))

@@ -60,6 +60,10 @@ class Coordinator:
         default_factory=OrderedDict
     )  # leases of the current version that were completed, lost or given back
     _sampling: list[TeamVersion] = field(default_factory=list)  # versions whose groups are taken, the current one last
+    _dropped: OrderedDict[str, Lease] = field(
+        default_factory=OrderedDict
+    )  # leases that nobody needs, whose workers have not told their cost
+    _spent: OrderedDict[str, list[Trajectory]] = field(default_factory=OrderedDict)  # what such leases sampled, until the learner has it
     _failing: set[str] = field(default_factory=set)  # workers that could not load the current version
     _workers: OrderedDict[str, float] = field(default_factory=OrderedDict)  # when each was last heard of, that one last
 
@@ -72,7 +76,7 @@ class Coordinator:
         self._sampling = [*self._sampling, version][-1 - self.staleness :]
         for id, held in list(self._held.items()):
             if held.lease.version not in self._sampling:
-                self._end(id)
+                self._drop(id)
                 if held.lease.group.id in self._open:
                     self.counts["stale"] += 1
                     self._leased[held.lease.group.id] -= 1  # it is nobody's fault
@@ -81,6 +85,7 @@ class Coordinator:
         for id, done in list(self._done.items()):
             if any(action.version not in taken for t in done for action in t.actions):
                 del self._done[id]
+                self._keep_spent(id, done)
                 self.counts["stale"] += 1
         self._ended.clear()
         self._failing.clear()
@@ -149,7 +154,9 @@ class Coordinator:
         """Takes a group's trajectories; False for one that was taken before. Raises `Refused` for what no lease here asked for."""
         lease = self.lease_of(ticket)
         group = lease.group
-        if group.id not in self._open:  # taken, or abandoned, meanwhile
+        if lease.id in self._dropped:  # its worker had not heard of it
+            self.spend(ticket, trajectories)
+        if group.id not in self._open:  # taken, abandoned or cancelled meanwhile
             self._end(lease.id)
             self.counts["duplicates"] += 1
             return False
@@ -157,9 +164,43 @@ class Coordinator:
             raise Malformed(f"lease {lease.id}: {fault}")
         self._end(lease.id)
         self._close(group.id)
+        self._drop_closed()
         self._done[group.id] = [replace(t, question=group.question) for t in trajectories]
         self.counts["accepted"] += 1
         return True
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Groups that nobody needs any more. Who samples one is told so (`dropped`), and tells what it sampled (`spend`)."""
+        for id in ids:
+            if id in self._done:
+                self._keep_spent(id, self._done.pop(id))
+            elif id in self._open:
+                self._close(id)
+            else:
+                continue
+            self.counts["cancelled"] += 1
+        self._drop_closed()
+
+    def dropped(self, tickets: Sequence[Ticket]) -> list[str]:
+        """The ids of those leases that nobody needs any more: their groups were cancelled, or are to be sampled by a newer version."""
+        return [t.id for t in tickets if t.id in self._dropped and same(t.secret, self._dropped[t.id].secret)]
+
+    def spend(self, ticket: Ticket, trajectories: Sequence[Trajectory]) -> None:
+        """What a dropped lease sampled until it was ended: it counts in the cost, and in nothing else. Raises as `complete` does."""
+        lease = self._dropped.get(ticket.id)
+        if lease is None or ticket.attempt != self.attempt or not same(ticket.secret, lease.secret):
+            raise Refused(f"lease {ticket.id} is not one that attempt {self.attempt} of run {self.run} has dropped, or not yours")
+        if fault := next(faults(lease, trajectories, self.rules, whole=False), None):
+            raise Malformed(f"lease {lease.id}: {fault}")
+        del self._dropped[lease.id]
+        self._keep_spent(lease.id, list(trajectories))
+
+    def spent(self, received: Sequence[str] = ()) -> tuple[dict[str, list[Trajectory]], int]:
+        """What was sampled for nothing, by names that tell one from another, and how many leases have not told yet. Those `received` are
+        forgotten."""
+        for name in received:
+            self._spent.pop(name, None)
+        return dict(self._spent), len(self._dropped)
 
     def fail(self, ticket: Ticket, reason: str, blame: Blame = "group") -> None:
         """A worker gives a lease back. Where it could not load the lease's version, it gets no more leases for that."""
@@ -240,6 +281,23 @@ class Coordinator:
             self._ended[lease_id] = held.lease
             if len(self._ended) > MOST_ENDED:
                 self._ended.popitem(last=False)
+
+    def _drop(self, lease_id: str) -> None:
+        """Ends a lease whose worker is still at it."""
+        lease = self._held[lease_id].lease
+        self._end(lease_id)
+        self._dropped[lease_id] = lease
+        if len(self._dropped) > MOST_ENDED:
+            self._dropped.popitem(last=False)
+
+    def _drop_closed(self) -> None:
+        for id in [id for id, held in self._held.items() if held.lease.group.id not in self._open]:
+            self._drop(id)
+
+    def _keep_spent(self, name: str, trajectories: list[Trajectory]) -> None:
+        self._spent[name] = trajectories
+        if len(self._spent) > MOST_ENDED:
+            self._spent.popitem(last=False)
 
     def _close(self, group_id: str) -> None:
         del self._open[group_id], self._leased[group_id]

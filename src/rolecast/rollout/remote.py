@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from rolecast.config import RunConfig, read_json_config
+from rolecast.config import RlConfig, RunConfig, read_json_config
 from rolecast.devices import device
 from rolecast.judge.client import HttpJudge
 from rolecast.leasing import Handshake, TeamVersion
@@ -21,6 +21,7 @@ from rolecast.retriever.client import HttpRetriever
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.external import OwnEngine
 from rolecast.rollout.engines.factory import DiskEngine, disk_engine, model_engine, routed
+from rolecast.rollout.engines.settings import VllmConfig
 from rolecast.rollout.limits import Limits
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find
@@ -63,6 +64,7 @@ class RemoteTeam:
     _index: str = ""
     _judged_by: str = ""
     _loaded: TeamVersion | None = None
+    _older: list[TeamVersion] = field(default_factory=list)  # that still speak, and whose files are kept
     _team: Team | None = None
     _disk: DiskEngine | None = None
     _collector: Collector | None = None
@@ -85,6 +87,13 @@ class RemoteTeam:
     def handshake(self) -> Handshake:
         assert self._renderer is not None, "load a version first"
         return handshake_of(self.config, self.method, self._renderer, self._index, self._judged_by)
+
+    @property
+    def overlaps(self) -> bool:
+        """vLLM keeps the adapters of older versions, which are all that differs between them."""
+        trained = self.config.stages.get(self.stage.name)
+        stale = isinstance(trained, RlConfig) and trained.staleness > 0 and trained.adapters
+        return stale and self.config.model.lora is not None and isinstance(self.config.engine, VllmConfig)
 
     def meet(self) -> None:
         """Called once, outside an event loop. The coordinator compares what they say with what the run wants."""
@@ -120,7 +129,9 @@ class RemoteTeam:
             )  # fmt: skip
         self._collector.engine.version = version.name
         if before is not None:
-            shutil.rmtree(self.work / before.artifact, ignore_errors=True)
+            self._older.append(before)
+        while len(self._older) > self.overlaps:
+            shutil.rmtree(self.work / self._older.pop(0).artifact, ignore_errors=True)
         self._loaded = version
 
     def close(self) -> None:

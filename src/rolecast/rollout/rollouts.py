@@ -7,6 +7,7 @@ sees the same two calls.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -43,6 +44,30 @@ class Control(Protocol):
         """The last word on groups: nothing more is asked, so it never waits."""
         ...
 
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Nobody needs these groups any more."""
+        ...
+
+    def spent(self, received: Sequence[str] = ()) -> tuple[dict[str, list[Trajectory]], int]:
+        """What was sampled for nothing, by names, and how many leases have not told yet; those `received` are forgotten."""
+        ...
+
+
+Take = Callable[[Sequence[Trajectory]], Sequence[Episode] | None]
+
+
+@dataclass(slots=True)
+class _Flow:
+    """Groups that are handed on one by one. `take` says which episodes are to be played besides, or None when it has enough."""
+
+    take: Take
+    sampling: Sampling
+    phase: str
+    flying: set[str]
+    done: list[Trajectory] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)
+    cancelled: int = 0
+
 
 @dataclass(slots=True)
 class Rollouts:
@@ -58,6 +83,8 @@ class Rollouts:
     waits: Waits = field(default_factory=Waits)  # of a worker in this process; those elsewhere do not tell
     _done: dict[str, list[Trajectory]] = field(default_factory=dict)  # by group, until it is asked for
     _lost: dict[str, str] = field(default_factory=dict)
+    _flow: _Flow | None = None
+    _counted: list[str] = field(default_factory=list)  # names of what was spent and has been told
 
     def publish(self, version: Version, artifact: str = "") -> None:
         """From now on this version samples. `artifact`: its key in the store, committed."""
@@ -75,6 +102,65 @@ class Rollouts:
         """Of what was begun, what is finished is not wanted any more."""
         self._done.clear()
         self._lost.clear()
+
+    def stream(self, episodes: Sequence[Episode], sampling: Sampling, phase: str, take: Take) -> int:
+        """Hands each group to `take` as soon as it is finished, in whatever order; nothing of an abandoned one. `take` answers which episodes
+        are played besides, or None when it has enough: what still plays then is cancelled. How many groups were.
+
+        Raises as `collect` does.
+        """
+        groups = _groups(episodes, sampling, phase)
+        flow = self._flow = _Flow(take, sampling, phase, {group.id for group in groups})
+        try:
+            self.control.add([group for group in groups if group.id not in self._done and group.id not in self._lost])
+            self.settle()
+            while flow.flying:
+                if self.work is not None:
+                    self.work(lambda done: None)
+                self.settle()
+        finally:
+            self._flow = None
+        _tell_lost(flow.lost, bool(flow.done), len(flow.done) + len(flow.lost))
+        _sound(flow.done)
+        return flow.cancelled
+
+    def settle(self) -> None:
+        """Hands on what is finished of groups that are streamed. A worker in this process calls it after each group."""
+        if (flow := self._flow) is None or not flow.flying:
+            return
+        if not flow.flying & (self._done.keys() | self._lost.keys()):
+            finished, abandoned = self.control.collected([*self._done, *self._lost])
+            self._done |= finished
+            self._lost |= abandoned
+        ended = [id for id in [*self._done, *self._lost] if id in flow.flying]
+        self.control.acknowledge(ended)
+        enough = False
+        for id in ended:
+            flow.flying.discard(id)
+            group = self._done.pop(id, [])
+            flow.done += group
+            if id in self._lost:
+                flow.lost[id] = self._lost.pop(id)
+            more = flow.take(group)
+            enough |= more is None
+            new = _groups(more or (), flow.sampling, flow.phase)
+            flow.flying |= {one.id for one in new}
+            self.control.add([one for one in new if one.id not in self._done and one.id not in self._lost])
+        if enough and flow.flying:
+            self.control.cancel(sorted(flow.flying))
+            flow.cancelled += len(flow.flying)
+            flow.flying.clear()
+
+    def spent(self, seconds: float = 0.0) -> list[Trajectory]:
+        """What was sampled of groups that were not needed any more, since it was last asked for. Workers elsewhere are heard out for so long."""
+        until, found = time.monotonic() + seconds, list[Trajectory]()
+        while True:
+            told, untold = self.control.spent(self._counted)
+            self._counted = list(told)
+            found += [trajectory for one in told.values() for trajectory in one]
+            if not untold or time.monotonic() >= until:
+                return found
+            time.sleep(0.1)
 
     def collect(
         self, episodes: Sequence[Episode], sampling: Sampling, phase: str, progress: Callable[[int], None] = lambda done: None
@@ -98,10 +184,7 @@ class Rollouts:
         self.control.acknowledge([*self._done, *self._lost])
         done = {id: self._done.pop(id) for id in wanted & self._done.keys()}
         lost = {id: self._lost.pop(id) for id in sorted(wanted & self._lost.keys())}
-        if lost:
-            log.warning("%d of %d groups were abandoned; the last: %s", len(lost), len(groups), next(reversed(lost.values())))
-        if not done:
-            raise RolecastError(f"every group was abandoned, the last one since {next(reversed(lost.values()))}")
+        _tell_lost(lost, bool(done), len(groups))
         return _sound([trajectory for group in groups for trajectory in done.get(group.id, ())])
 
 
@@ -111,6 +194,13 @@ def _groups(episodes: Sequence[Episode], sampling: Sampling, phase: str) -> list
         Group(id, members[0].question, tuple(episode.member for episode in members), phase, sampling)
         for id, members in ((id, list(of)) for id, of in groupby(episodes, key=lambda episode: episode.group))
     ]
+
+
+def _tell_lost(lost: Mapping[str, str], some: bool, groups: int) -> None:
+    if lost:
+        log.warning("%d of %d groups were abandoned; the last: %s", len(lost), groups, next(reversed(list(lost.values()))))
+        if not some:
+            raise RolecastError(f"every group was abandoned, the last one since {next(reversed(list(lost.values())))}")
 
 
 def _sound(done: list[Trajectory]) -> list[Trajectory]:
@@ -128,6 +218,7 @@ class LocalTeam:
 
     collector: Collector
     handshake: Handshake
+    overlaps: bool = False
 
     def load(self, version: TeamVersion) -> None:
         self.collector.engine.version = version.name

@@ -24,7 +24,7 @@ from rolecast.types import Trajectory
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
-NAP = 1.0  # seconds after which a remote coordinator is asked again, for more groups or to take what it did not
+NAP = 1.0  # seconds after which a remote coordinator is asked again, for more groups, what it needs no more, or to take what it did not
 
 
 class Leases(Protocol):
@@ -36,17 +36,25 @@ class Leases(Protocol):
 
     def complete(self, ticket: Ticket, trajectories: Sequence[Trajectory]) -> bool: ...
 
+    def dropped(self, tickets: Sequence[Ticket]) -> list[str]: ...
+
+    def spend(self, ticket: Ticket, trajectories: Sequence[Trajectory]) -> None: ...
+
     def fail(self, ticket: Ticket, reason: str, blame: Blame = "group") -> None: ...
 
 
 class Team(Protocol):
-    """What a worker samples with. `load` makes a version's weights answer, verified, or raises."""
+    """What a worker samples with. `load` makes a version's weights answer, verified, or raises. `overlaps`: it may be called while groups of the
+    version before are in flight, which go on with theirs."""
 
     @property
     def handshake(self) -> Handshake: ...
 
     @property
     def collector(self) -> Collector: ...
+
+    @property
+    def overlaps(self) -> bool: ...
 
     def load(self, version: TeamVersion) -> None: ...
 
@@ -68,7 +76,7 @@ class Worker:
     submitted: Callable[[], None] = lambda: None  # after each group
     complaints: Complaints = field(default_factory=lambda: Complaints(log))  # of a coordinator that is asked every second
     _held: dict[str, Lease] = field(default_factory=dict)  # by id, neither submitted nor given back
-    _next: list[Lease] = field(default_factory=list)  # of a version that is loaded when nothing older is in flight
+    _next: list[Lease] = field(default_factory=list)  # of another version: it is loaded when nothing older is in flight, or now
 
     @property
     def holds(self) -> int:
@@ -114,7 +122,7 @@ class Worker:
         return True
 
     async def _play(self, leases: Sequence[Lease], episode_ended: Tell) -> int:
-        """Plays groups of the loaded version until none is in flight and none to lease, or the next is of another version."""
+        """Plays groups until none is in flight and none to lease, or the next is of another version that must wait for that."""
         version, count = leases[0].version, 0
         flying: dict[asyncio.Task[list[Trajectory]], Lease] = {}
         done: dict[str, list[Trajectory]] = {}  # by lease, until the coordinator has them
@@ -124,6 +132,12 @@ class Worker:
                     flying[asyncio.ensure_future(self.team.collector.play_group(lease.group, episode_ended))] = lease
                 count += len(leases)
                 leases = await self._more(version, self.capacity - len(flying) - len(done))
+                if self._next and self.team.overlaps:
+                    leases, self._next = self._next, []
+                    if await self._call(self._load, leases):
+                        version = leases[0].version
+                    else:
+                        leases = []
                 if leases:
                     continue
                 if not flying and not done:
@@ -132,6 +146,7 @@ class Worker:
                     ends, _ = await asyncio.wait(flying, timeout=NAP if self.remote else None, return_when=asyncio.FIRST_COMPLETED)
                     done |= {flying.pop(task).id: task.result() for task in list(flying) if task in ends}
                 await self._submit(done, alone=not flying)
+                await self._end_dropped(flying)
                 if flying and self.overdue():
                     return count - len(flying)
         finally:
@@ -143,7 +158,7 @@ class Worker:
         return leases
 
     async def _more(self, version: TeamVersion, room: int) -> list[Lease]:
-        """More groups for the loaded version, if there is room. Those of another wait until nothing older is in flight."""
+        """More groups for the loaded version, if there is room. Those of another are put aside."""
         if room < 1 or self._next or self.stopping():
             return []
         try:
@@ -175,6 +190,25 @@ class Worker:
             self.complaints.forget()
             del done[id], self._held[id]
             self.submitted()
+
+    async def _end_dropped(self, flying: dict[asyncio.Task[list[Trajectory]], Lease]) -> None:
+        """Ends what nobody needs any more, in the engine too, and tells what it sampled."""
+        try:
+            dropped = set(await self._call(self.coordinator.dropped, list(flying.values()))) if flying else set()
+        except RolecastError as error:  # asked again before long
+            log.info("whether leases are dropped is not known: %s", error)
+            return
+        gone = {task: lease for task, lease in flying.items() if lease.id in dropped}
+        if gone:
+            await ended(list(gone))
+        for task, lease in gone.items():
+            del flying[task]
+            sampled = self.team.collector.begun(lease.group) if task.cancelled() else task.result()
+            try:
+                await self._call(self.coordinator.spend, lease, sampled)
+            except RolecastError as error:
+                log.warning("lease %s was dropped, and what it sampled is not counted: %s", lease.id, error)
+            del self._held[lease.id]
 
     async def _call(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.to_thread(ask, *args, **kwargs) if self.remote else ask(*args, **kwargs)

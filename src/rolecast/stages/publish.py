@@ -97,7 +97,9 @@ def local_rollouts(collector: Collector, run: str, handshake: Handshake, stalene
     """Coordinator and worker in this process. A worker that fails here fails the run, so a group is leased once."""
     coordinator = Coordinator(run, 0, handshake, lease_seconds=float("inf"), tries=1, staleness=staleness)
     worker = Worker("local", coordinator, LocalTeam(collector, handshake), capacity=10**9, remote=False)
-    return Rollouts(collector.method, coordinator, worker.work, waits=collector.waits)
+    rollouts = Rollouts(collector.method, coordinator, worker.work, waits=collector.waits)
+    worker.submitted = rollouts.settle
+    return rollouts
 
 
 @dataclass(slots=True)

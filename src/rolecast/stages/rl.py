@@ -53,6 +53,7 @@ from rolecast.wire.coordinator import pack
 
 log = logging.getLogger(__name__)
 GATE = 1e-4  # mean |ratio − 1| of freshly sampled tokens, where trainer and engine compute in float32
+HEARD_OUT = 10.0  # seconds that workers have, when a stage ends, to tell what they sampled for nothing
 NARROW_GATE = 5e-2  # in bfloat16, where another batch shape changes a log-prob by some 1e-2
 
 
@@ -203,10 +204,17 @@ class Trainer:
             if told:
                 raise Interrupted(f"told to end: {name} is saved at step {done} of {c.steps}", told)
             del weights  # gathered from shards they are a whole copy, which is not kept through the next step
+        self._settle()
         metrics.close()
         if first:
             for file in ("metrics.jsonl", FILE):
                 self.run.record(self.folder / file)
+
+    def _settle(self) -> None:
+        """What was sampled for nothing and has not been told yet is in the stage's cost too."""
+        if self.sampler is not None:
+            self.sampler.settle(HEARD_OUT)
+            self.progress.cost = asdict(self.sampler.cost)
 
     def _way(self, done: int) -> int:
         """How far the stage has come after so many steps: steps, or tokens where they end it."""

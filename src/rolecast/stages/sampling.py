@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,29 @@ class Sampler:
         """Groups of rollouts. With dynamic sampling, groups without variance are drawn again from other questions; without
         it, a whole step is, if nothing of it can be learned from."""
         c = self.config.rl(self.stage.name)
-        mode = self.rollouts.method.dynamic_sampling
+        cancelled = 0
+        if c.oversample:
+            kept, drawn, cancelled = self._streamed(step)
+        else:
+            kept, drawn = self._in_rounds(step)
+        self.settle()
+        if not kept:
+            raise NothingLearnedError(
+                f"step {step}, after {c.refill + 1} rounds: {nothing_learned(drawn)}", solved(drawn, tasks.find(self.stage.task))
+            )
+        dropped = len(drawn) - len(kept)
+        self.dropped += dropped
+        return Batch(kept), {
+            "groups": float(len(kept)),
+            "groups/dropped": float(dropped),
+            **({"groups/cancelled": float(cancelled)} if c.oversample else {}),
+            **self.told(),
+            **self._mishaps(),
+        }
+
+    def _in_rounds(self, step: int) -> tuple[list[Credited], list[Credited]]:
+        """(groups to learn from, all that were drawn): a round asks for what the ones before it did not give."""
+        c, mode = self.config.rl(self.stage.name), self.rollouts.method.dynamic_sampling
         kept: list[Credited] = []
         drawn: list[Credited] = []
         for round_ in range(c.refill + 1):
@@ -90,18 +113,45 @@ class Sampler:
                 kept += [g for g in map(self._imperfect, groups) if self._teaches(g)]
             if len(kept) == c.questions or (mode == "off" and kept):
                 break
-        if not kept:
-            raise NothingLearnedError(
-                f"step {step}, after {c.refill + 1} rounds: {nothing_learned(drawn)}", solved(drawn, tasks.find(self.stage.task))
-            )
-        dropped = len(drawn) - len(kept)
-        self.dropped += dropped
-        return Batch(kept), {
-            "groups": float(len(kept)),
-            "groups/dropped": float(dropped),
-            **self.told(),
-            **self._mishaps(),
-        }
+        return kept, drawn
+
+    def _streamed(self, step: int) -> tuple[list[Credited], list[Credited], int]:
+        """As `_in_rounds`, without waiting for the slowest group of a round, and how many were cancelled.
+
+        At any time as many groups play as are missing, and `oversample` more. They come in the order of the rounds, and so many at most.
+        What was sampled of cancelled groups is in the cost.
+        """
+        c = self.config.rl(self.stage.name)
+        first, sampling, phase = self._first(step)
+        waiting = deque(self._pool(step)[len(first) :])
+        order = {group[0].group: number for number, group in enumerate(self._pool(step))}
+        kept: dict[int, Credited] = {}
+        drawn: list[Credited] = []
+        playing = len(first)
+
+        def take(group: Sequence[Trajectory]) -> list[Episode] | None:
+            nonlocal playing
+            playing -= 1
+            self.cost += cost_of(group, trained_roles(self.config, self.stage))
+            if group and len(kept) < c.questions:
+                credited = self._credited(list(group))
+                drawn.append(credited)
+                if self._teaches(imperfect := self._imperfect(credited)):
+                    kept[order[group[0].group]] = imperfect
+            if len(kept) == c.questions:
+                return None
+            new = [waiting.popleft() for _ in range(min(len(waiting), c.questions - len(kept) + c.oversample - playing))]
+            playing += len(new)
+            return [episode for one in new for episode in one]
+
+        cancelled = self.rollouts.stream([episode for one in first for episode in one], sampling, phase, take)
+        return [kept[number] for number in sorted(kept)], drawn, cancelled
+
+    def settle(self, seconds: float = 0.0) -> None:
+        """Counts what was sampled of groups that were not needed any more. Workers elsewhere are heard out for so long."""
+        c = self.config.rl(self.stage.name)
+        if c.oversample or c.staleness:
+            self.cost += cost_of(self.rollouts.spent(seconds), trained_roles(self.config, self.stage))
 
     def told(self) -> Metrics:
         """What the stage cost so far, but for contexts, which `describe` tells of a step."""
@@ -116,7 +166,20 @@ class Sampler:
 
     def begin(self, step: int) -> None:
         """Has the groups that the step begins with sampled by the weights as they are, while the caller goes on."""
-        self.rollouts.begin(*self._asked(step, 0, self.config.rl(self.stage.name).questions))
+        groups, sampling, phase = self._first(step)
+        self.rollouts.begin([episode for group in groups for episode in group], sampling, phase)
+
+    def _first(self, step: int) -> tuple[list[list[Episode]], Sampling, str]:
+        """The groups that a step begins with."""
+        c = self.config.rl(self.stage.name)
+        episodes, sampling, phase = self._asked(step, 0, c.questions)
+        groups = self._pool(step)[: c.questions + c.oversample] if c.oversample else _by_group(episodes)
+        return groups, sampling, phase
+
+    def _pool(self, step: int) -> list[list[Episode]]:
+        """All groups that a step may draw, in their order."""
+        c = self.config.rl(self.stage.name)
+        return [group for round_ in range(c.refill + 1) for group in _by_group(self._asked(step, round_, c.questions)[0])]
 
     def _asked(self, step: int, round_: int, count: int) -> tuple[list[Episode], Sampling, str]:
         c = self.config.rl(self.stage.name)
@@ -131,8 +194,11 @@ class Sampler:
         groups: dict[str, list[Trajectory]] = defaultdict(list)
         for trajectory in done:
             groups[trajectory.group].append(trajectory)
+        return [self._credited(group) for group in groups.values()]
+
+    def _credited(self, group: list[Trajectory]) -> Credited:
         method = self.rollouts.method
-        return [Credited(group, own_credit(method.credit(group), group), method.examples(group)) for group in groups.values()]
+        return Credited(group, own_credit(method.credit(group), group), method.examples(group))
 
     def _teaches(self, group: Credited) -> bool:
         """Whether any objective can learn from the group: one that compares within groups needs rewards that differ."""
@@ -155,6 +221,10 @@ class Sampler:
         return Credited(
             [t for t in group.trajectories if t.id in kept], [unit for unit in group.units if unit.rollout in kept], group.examples
         )
+
+
+def _by_group(episodes: Sequence[Episode]) -> list[list[Episode]]:
+    return [list(of) for _, of in groupby(episodes, key=lambda episode: episode.group)]
 
 
 def own_credit(units: Sequence[Unit], group: Sequence[Trajectory]) -> list[Unit]:

@@ -87,6 +87,10 @@ class Held(Message):
     leases: list[str]  # ids of those that are not lost
 
 
+class Dropped(Message):
+    leases: list[str]  # ids of those that nobody needs any more
+
+
 class Failure(Message):
     lease: Ticket
     reason: str = Field(max_length=1000)
@@ -111,6 +115,15 @@ class Received(Message):
 
 class Counted(Message):
     counts: dict[str, int]
+
+
+class Spent(Message):
+    """What dropped leases sampled: `done` is packed and in base64, `parts` says how many trajectories of it are whose. `untold`: leases whose
+    workers have not said yet."""
+
+    done: Base64Bytes
+    parts: dict[str, int]
+    untold: int
 
 
 class Collected(Counted):

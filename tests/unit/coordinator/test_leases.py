@@ -9,7 +9,7 @@ import pytest
 from rolecast.config import RlConfig
 from rolecast.coordinator import leases
 from rolecast.coordinator.leases import Coordinator
-from rolecast.leasing import Group, Handshake, Lease, Refused, Stopped, TeamVersion
+from rolecast.leasing import Group, Handshake, Lease, Malformed, Refused, Stopped, TeamVersion
 from rolecast.ports import Sampling
 from rolecast.types import Action, Gold, Observation, Question, Thread, Trajectory
 
@@ -372,3 +372,112 @@ def test_what_was_taken_in_time_is_collected_after_the_next_version(clock: Clock
     coordinator.publish(V2)
     assert coordinator.complete(late, played(late))  # by the version that its lease names
     assert {a.version for ts in coordinator.collected()[0].values() for t in ts for a in t.actions} == {V1.name}
+
+
+# Groups that nobody needs any more
+
+
+def test_a_cancelled_group_is_leased_no_more_and_its_worker_is_told(coordinator: Coordinator) -> None:
+    coordinator.add([group("a"), group("b"), group("c")])
+    held, kept = take(coordinator, capacity=2)
+    assert coordinator.dropped([held, kept]) == []
+    coordinator.cancel(["a", "c", "unknown"])
+    assert take(coordinator, capacity=9) == []
+    assert coordinator.dropped([held, kept]) == [held.id]
+    assert coordinator.dropped([replace(held, secret="guessed")]) == []
+    assert coordinator.extend([held, kept]) == [kept.id]
+    assert coordinator.counts["cancelled"] == 2
+    assert coordinator.spent() == ({}, 1)
+    coordinator.spend(held, played(held)[:1])
+    assert coordinator.spent() == ({held.id: played(held)[:1]}, 0)
+    assert coordinator.spent([held.id]) == ({}, 0)
+    assert coordinator.dropped([held]) == []
+    assert coordinator.complete(kept, played(kept))
+    assert coordinator.collected() == ({"b": played(kept)}, {})
+
+
+def test_a_group_that_was_taken_before_it_was_cancelled_is_spent(coordinator: Coordinator) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator)
+    coordinator.complete(lease, played(lease))
+    coordinator.cancel(["a"])
+    assert coordinator.collected() == ({}, {})
+    assert coordinator.spent() == ({"a": played(lease)}, 0)
+
+
+def test_a_dropped_group_that_comes_whole_is_spent_and_not_taken(coordinator: Coordinator) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator)
+    coordinator.cancel(["a"])
+    assert not coordinator.complete(lease, played(lease))
+    assert coordinator.spent() == ({lease.id: played(lease)}, 0)
+    assert not coordinator.complete(lease, played(lease))
+    assert coordinator.spent([lease.id]) == ({}, 0)
+    assert coordinator.collected() == ({}, {})
+
+
+def test_another_lease_of_a_group_is_dropped_when_the_group_is_taken(coordinator: Coordinator, clock: Clock) -> None:
+    coordinator.add([group("a")])
+    [silent] = take(coordinator)
+    clock.now = 11
+    [lease] = take(coordinator)
+    clock.now = 12
+    assert coordinator.complete(silent, played(silent))
+    assert coordinator.dropped([silent, lease]) == [lease.id]
+
+
+def test_what_an_old_version_samples_for_nothing_is_spent(clock: Clock) -> None:
+    coordinator = Coordinator("run", 1, HELLO, clock=clock)
+    coordinator.publish(V1)
+    coordinator.add([group("a"), group("b")])
+    held, done = take(coordinator, capacity=2)
+    coordinator.complete(done, played(done))
+    coordinator.publish(V2)
+    assert coordinator.dropped([held]) == [held.id]
+    coordinator.spend(held, [])
+    assert coordinator.spent() == ({"b": played(done), held.id: []}, 0)
+    assert [lease.group.id for lease in take(coordinator, capacity=9)] == ["a"]  # it is sampled anew
+
+
+def test_only_who_was_leased_a_dropped_group_tells_what_it_sampled_of_it(coordinator: Coordinator) -> None:
+    coordinator.add([group("a"), group("b")])
+    lease, kept = take(coordinator, capacity=2)
+    coordinator.cancel(["a"])
+    for wrong in (replace(lease, secret="guessed"), replace(lease, attempt=0), kept):
+        with pytest.raises(Refused, match="is not one that attempt 1 of run run has dropped, or not yours"):
+            coordinator.spend(wrong, [])
+    with pytest.raises(Malformed, match="it is for members"):
+        coordinator.spend(lease, [replace(t, member=7) for t in played(lease)[:1]])
+    with pytest.raises(Malformed, match=r"was sampled by run/9\.9"):
+        coordinator.spend(lease, played(lease, version="run/9.9"))
+    assert coordinator.spent() == ({}, 1)
+
+
+def test_of_what_was_ended_log_probs_may_be_missing_but_not_wrong(coordinator: Coordinator) -> None:
+    coordinator.add([group("a")])
+    [lease] = take(coordinator)
+    coordinator.cancel(["a"])
+    cut = played(lease)[1:]
+    thread = cut[0].threads[0]
+    action = thread.actions[0]
+    thread.turns[1] = replace(action, ids=(1, 2))
+    with pytest.raises(Malformed, match="2 tokens and 1 log-probs"):
+        coordinator.spend(lease, cut)
+    thread.turns[1] = replace(action, ids=(1, 2), logprobs=())
+    coordinator.spend(lease, cut)
+    assert coordinator.spent()[0] == {lease.id: cut}
+
+
+def test_leases_that_nobody_tells_of_are_forgotten_in_the_end(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "MOST_ENDED", 2)
+    names = ["a", "b", "c", "d"]
+    coordinator.add([group(name) for name in names])
+    held = take(coordinator, capacity=4)
+    coordinator.cancel(names)
+    assert coordinator.dropped(held) == [lease.id for lease in held[2:]]
+    for number in range(3):
+        coordinator.add([group(f"e{number}")])
+        [lease] = take(coordinator)
+        coordinator.complete(lease, played(lease))
+        coordinator.cancel([f"e{number}"])
+    assert list(coordinator.spent()[0]) == ["e1", "e2"]

@@ -146,6 +146,14 @@ def test_an_episode_samples_no_more_tokens_than_it_may() -> None:
     assert sum(len(action.ids) for action in env.trajectory.actions) == 2 * REPLY + 1
 
 
+def test_a_reply_that_the_episode_s_tokens_cut_is_nobody_s_fault() -> None:
+    env, engine = limited(2)
+    engine.finish = "length"
+    with pytest.raises(Spent):
+        asyncio.run(turns(env, 1))
+    assert [len(action.ids) for action in env.trajectory.actions] == [2]
+
+
 def test_an_episode_that_has_spent_all_asks_for_nothing() -> None:
     env, engine = limited(2 * REPLY)
     with pytest.raises(Spent):

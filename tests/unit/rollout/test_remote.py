@@ -193,6 +193,44 @@ def test_an_engine_that_reads_its_weights_is_given_every_version_as_files(
     assert disk.closed == 1
 
 
+ONE_OFF: dict[str, Any] = {
+    "model": {"lora": {"rank": 2}}, "engine": {"name": "vllm"}, "method": {"name": "decor", "condenser": "extractive"}, "stages": {"rl": {"staleness": 1}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("overlaps", "other"),
+    [
+        (True, {}),
+        (False, {"stages": {"rl": {"staleness": 0}}}),
+        (False, {"model": {"lora": None}}),
+        (False, {"engine": {"name": "transformers"}}),
+        (False, {"stages": {"rl": {"staleness": 1, "adapters": False}}}),
+    ],
+)
+def test_versions_overlap_where_vllm_keeps_the_adapters_of_the_one_before(
+    store: LocalStore, tmp_path: Path, overlaps: bool, other: dict[str, Any]
+) -> None:
+    config = make_config({**ONE_OFF, **other}, "here")
+    info = RunInfo(run="run", attempt=1, config=config.model_dump_json(), stage="rl", store=str(store.root), version=None)
+    assert RemoteTeam.of(info, "http://127.0.0.1:9", "http://127.0.0.1:9", tmp_path / "work").overlaps is overlaps
+
+
+def test_files_of_a_version_stay_as_long_as_its_adapters_speak(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk()
+    monkeypatch.setattr(remote, "disk_engine", lambda config, renderer: disk)
+    info = RunInfo(
+        run="run", attempt=1, config=make_config(ONE_OFF, "here").model_dump_json(), stage="rl", store=str(store.root), version=None
+    )
+    team = RemoteTeam.of(info, "http://127.0.0.1:9", "http://127.0.0.1:9", tmp_path / "work")
+    there = []
+    for step in (1, 2, 3):
+        version, _ = published(store, tmp_path, step, lora=True)
+        team.load(version)
+        there.append(sorted(path.name for path in (tmp_path / "work" / "versions" / "rl").iterdir()))
+    assert there == [["0001.000001"], ["0001.000001", "0001.000002"], ["0001.000002", "0001.000003"]]
+
+
 def test_a_frozen_role_is_held_to_the_base_s_own_canary(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk()
     monkeypatch.setattr(remote, "disk_engine", lambda config, renderer: disk)

@@ -29,6 +29,7 @@ class Team:
     """Plays by saying which version plays."""
 
     handshake = HELLO
+    overlaps = False
 
     def __init__(self) -> None:
         self.version = ""
@@ -236,3 +237,91 @@ def test_what_is_forgotten_is_played_anew() -> None:
     rollouts.publish(Version("run", 1, 8))
     assert {a.version for t in rollouts.collect(EPISODES, Sampling(), "train") for a in t.actions} == {"run/1.8"}
     assert len(team.calls) == 7
+
+
+# Streamed
+
+
+class Enough:
+    """Takes groups until it has so many; asks for another one after each, as long as there are."""
+
+    def __init__(self, wanted: int, more: list[Episode]) -> None:
+        self.wanted, self.more = wanted, more
+        self.taken: list[str] = []
+
+    def __call__(self, group: Any) -> list[Episode] | None:
+        self.taken += {t.group for t in group}
+        if len(self.taken) >= self.wanted:
+            return None
+        return [self.more.pop(0), self.more.pop(0)] if self.more else []
+
+
+def test_groups_are_handed_on_as_they_end_and_others_are_played_besides() -> None:
+    rollouts, coordinator, team, _ = connected(capacity=2)
+    take = Enough(99, list(EPISODES[4:]))
+    assert rollouts.stream(EPISODES[:4], Sampling(0.5), "train", take) == 0
+    assert take.taken == ["0.0:q0", "0.0:q1", "0.0:q2"]
+    assert {call[1:] for call in team.calls} == {(Sampling(0.5), "train")}
+    assert coordinator.collected() == ({}, {})
+    assert rollouts.spent() == []
+
+
+def test_what_still_plays_when_there_is_enough_is_cancelled_and_told_as_spent() -> None:
+    rollouts, coordinator, team, worker = connected(capacity=1)
+    worker.submitted = rollouts.settle
+    take = Enough(1, [])
+    assert rollouts.stream(EPISODES, Sampling(0.5), "train", take) == 2
+    assert take.taken == ["0.0:q0"]
+    assert [call[0] for call in team.calls] == ["0.0:q0"]
+    assert (coordinator.waiting, coordinator.held, coordinator.counts["cancelled"]) == (0, 0, 2)
+
+
+def test_what_was_finished_beside_what_was_needed_is_taken_too_so_that_it_is_counted() -> None:
+    rollouts, _, _, _ = connected()
+    take = Enough(1, [])
+    assert rollouts.stream(EPISODES, Sampling(), "train", take) == 0  # all were finished when the worker's turn was over
+    assert take.taken == ["0.0:q0", "0.0:q1", "0.0:q2"]
+
+
+def test_what_was_begun_before_is_streamed_without_being_played_again() -> None:
+    rollouts, _, team, _ = connected()
+    rollouts.begin(EPISODES[:4], Sampling(), "train")
+    take = Enough(99, [])
+    rollouts.stream(EPISODES, Sampling(), "train", take)
+    assert sorted(call[0] for call in team.calls) == sorted(take.taken) == ["0.0:q0", "0.0:q1", "0.0:q2"]
+
+
+def test_an_abandoned_group_is_told_as_one_without_episodes_and_all_of_them_are_an_error() -> None:
+    rollouts, _, team, _ = connected(tries=1)
+    play, failing = team.collector.play_group, {"0.0:q1"}
+
+    async def spoiled(group: Group, ended: Any) -> list[Trajectory]:
+        done = await play(group, ended)
+        return done[:1] if group.id in failing else done
+
+    team.collector.play_group = spoiled
+    groups: list[int] = []
+
+    def take(group: Any) -> list[Episode]:
+        groups.append(len(group))
+        return []
+
+    rollouts.stream(EPISODES, Sampling(), "train", take)
+    assert sorted(groups) == [0, 2, 2]
+    failing |= {"0.0:q0", "0.0:q2"}
+    with pytest.raises(RolecastError, match="every group was abandoned"):
+        rollouts.stream(EPISODES, Sampling(), "train", take)
+
+
+def test_workers_elsewhere_are_heard_out_about_what_they_sampled_for_nothing() -> None:
+    rollouts, coordinator, _, _ = connected()
+    coordinator.add([Group("a", EPISODES[0].question, (0,), "train", Sampling())])
+    [lease] = coordinator.lease("w", HELLO, 1)
+    coordinator.cancel(["a"])
+    assert rollouts.spent() == []
+    late = threading.Timer(0.2, lambda: coordinator.spend(lease, [Trajectory("a.0", lease.group.question, "a", 0, "decor", 0)]))
+    late.start()
+    begun = time.monotonic()
+    assert [t.id for t in rollouts.spent(5.0)] == ["a.0"]
+    assert time.monotonic() - begun < 3
+    assert rollouts.spent() == []

@@ -15,9 +15,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from rolecast.config import make_config
 from rolecast.errors import EngineError, ExternalError, InputError, SamplingError
 from rolecast.ports import Aborted, GenerateRequest, Sampling
 from rolecast.rollout.engines import vllm as module
+from rolecast.rollout.engines.factory import disk_engine
 from rolecast.rollout.engines.settings import VllmConfig
 from rolecast.rollout.engines.stops import cut
 from rolecast.rollout.engines.vllm import VllmEngine, arguments, parameters
@@ -447,3 +449,16 @@ def test_adapters_in_float32_are_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatc
     check_precision("bfloat16")
     with pytest.raises(InputError, match="to bfloat16"):
         check_precision("float32")
+
+
+@pytest.mark.parametrize(("staleness", "kept", "versions"), [(0, 0, 1), (1, 1, 2)])
+def test_a_run_one_step_off_keeps_the_adapters_of_the_version_before_whatever_its_engine_says(
+    staleness: int, kept: int, versions: int
+) -> None:
+    config = make_config(
+        {"method": {"name": "decor"}, "engine": {"name": "vllm", "staleness": 0}, "model": {"lora": {"rank": 4}}, "stages": {"rl": {"staleness": staleness}}},
+        "here",
+    )  # fmt: skip
+    engine = disk_engine(config, RENDERER)
+    assert isinstance(engine, VllmEngine)
+    assert (engine._config.staleness, engine._versions) == (kept, versions)

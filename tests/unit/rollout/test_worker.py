@@ -13,7 +13,7 @@ import pytest
 from parallel import Late, Parallel, collector, question
 
 from rolecast.coordinator.leases import Coordinator
-from rolecast.errors import EngineError, RolecastError
+from rolecast.errors import EngineError, RolecastError, StoreError
 from rolecast.leasing import Group, Handshake, Lease, TeamVersion, Ticket
 from rolecast.ports import Sampling
 from rolecast.rollout import worker as module
@@ -42,6 +42,8 @@ class Stage:
     fails: Exception | None = None
     log: list[str] = field(default_factory=list)
     then: dict[str, Callable[[], object]] = field(default_factory=dict)  # after a group was submitted
+    overlaps: bool = False
+    refused: set[str] = field(default_factory=set)  # versions that cannot be loaded
     handshake = HELLO
 
     @property
@@ -52,14 +54,22 @@ class Stage:
         return asyncio.run(main)
 
     def load(self, version: TeamVersion) -> None:
-        assert self.flying == 0, "a version was loaded over groups in flight"
+        assert self.flying == 0 or self.overlaps, "a version was loaded over groups in flight"
+        if version.name in self.refused:
+            raise StoreError("the store is away")
         self.version = version.name
         self.log.append(f"load {version.name}")
 
-    async def play_group(self, group: Group, ended: Callable[[], None]) -> list[Trajectory]:
+    def play_group(self, group: Group, ended: Callable[[], None]) -> Any:
+        return self._play(group, self.version)
+
+    def begun(self, group: Group) -> list[Trajectory]:
+        self.log.append(f"end {group.id}")
+        return [replace(self._episode(group, member, self.version)) for member in group.members[:1]]
+
+    async def _play(self, group: Group, version: str) -> list[Trajectory]:
         self.flying += 1
         self.most = max(self.most, self.flying)
-        version = self.version
         try:
             if group.id in self.ends:
                 await asyncio.wait_for(self.ends[group.id].wait(), 3)  # or the test would hang
@@ -147,6 +157,65 @@ def test_a_new_version_is_loaded_when_nothing_older_is_in_flight() -> None:
     assert {id: t.actions[0].version for id, (t, _) in done.items()} == {
         "slow": "run/1.1", "b": "run/1.1", "new": "run/1.2", "newer": "run/1.2",
     }  # fmt: skip
+
+
+def test_a_new_version_is_loaded_beside_groups_in_flight_where_they_go_on_with_theirs() -> None:
+    stage, coordinator, worker = staged(group("slow"), group("b"))
+    coordinator.staleness, stage.overlaps = 1, True
+    stage.ends["slow"] = asyncio.Event()
+    stage.then |= {"b": lambda: (coordinator.publish(V2), coordinator.add([group("new")])), "new": stage.ends["slow"].set}
+    assert worker.work() == 3
+    assert [line for line in stage.log if line.startswith(("load", "take"))] == [
+        "load run/1.1", "take b", "load run/1.2", "take new", "take slow",
+    ]  # fmt: skip
+    assert {id: t.actions[0].version for id, (t, _) in coordinator.collected()[0].items()} == {
+        "slow": "run/1.1", "b": "run/1.1", "new": "run/1.2",
+    }  # fmt: skip
+
+
+def test_a_version_that_cannot_be_loaded_yet_ends_nothing_that_is_in_flight_and_plays_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NAP", 0.01)
+    stage, coordinator, worker = staged(group("slow"), group("b"), remote=True)
+    coordinator.staleness, stage.overlaps, stage.refused = 1, True, {V2.name}
+    stage.ends["slow"] = asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+    stage.run = lambda main: asyncio.run(_with_loop(main, loops))  # type: ignore[method-assign]
+
+    def publish() -> None:
+        coordinator.publish(V2)
+        coordinator.add([group("new")])
+        loops[0].call_soon_threadsafe(loops[0].call_later, 0.05, stage.ends["slow"].set)
+
+    stage.then["b"] = publish
+    assert worker.work() == 2
+    assert "play new train 1" not in stage.log
+    assert set(coordinator.collected()[0]) == {"slow", "b"}
+    assert coordinator.waiting == 1
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_groups_that_nobody_needs_any_more_are_ended_and_what_they_sampled_is_told(remote: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NAP", 0.01)
+    stage, coordinator, worker = staged(group("slow"), group("b"), group("later"), capacity=2, remote=remote)
+    stage.ends |= {"slow": asyncio.Event(), "later": asyncio.Event()}
+    stage.then["b"] = lambda: coordinator.cancel(["slow", "later"])
+    assert worker.work() == 2
+    assert stage.flying == 0
+    assert [line for line in stage.log if line.startswith(("take", "end"))] == ["take b", "end slow"]
+    done, abandoned = coordinator.collected()
+    assert (set(done), abandoned, coordinator.waiting, coordinator.held) == ({"b"}, {}, 0, 0)
+    assert coordinator.counts["cancelled"] == 2
+    [(name, sampled)] = coordinator.spent()[0].items()
+    assert (name, [t.id for t in sampled]) == ("1/slow/1", ["slow.0"])
+    assert coordinator.spent([name]) == ({}, 0)
+
+
+def test_a_group_that_was_finished_before_its_worker_heard_that_nobody_needs_it_is_counted() -> None:
+    stage, coordinator, worker = staged(group("a"), group("b"))
+    stage.then["a"] = lambda: coordinator.cancel(["b"])
+    worker.work()
+    assert set(coordinator.collected()[0]) == {"a"}
+    assert [[t.id for t in told] for told in coordinator.spent()[0].values()] == [["b.0", "b.1"]]
 
 
 def test_an_engine_that_fails_gives_the_groups_back_and_is_raised() -> None:
@@ -335,3 +404,27 @@ def test_a_group_that_the_coordinator_cannot_read_is_given_back_and_not_played_f
     done, abandoned = coordinator.collected()
     assert set(done) == {"b"}
     assert set(abandoned) == {"a"}
+
+
+@pytest.mark.parametrize("in_flight", [2, 12])
+def test_every_token_that_was_sampled_is_of_a_group_that_was_taken_or_of_one_that_was_cancelled(in_flight: int) -> None:
+    made = collector(Parallel(), Late(1), in_flight=in_flight, lockstep=False)
+    made.lockstep = False
+    rollouts = local_rollouts(made, "run", HELLO)
+    rollouts.publish(Version("run", 1, 1))
+    episodes = [Episode(question(number), f"0:q{number}", member) for number in range(6) for member in range(2)]
+    taken: list[Trajectory] = []
+
+    def take(group: Sequence[Trajectory]) -> list[Episode] | None:
+        taken.extend(group)
+        return None if len(taken) >= 4 else []
+
+    cancelled = rollouts.stream(episodes, Sampling(1.0), "train", take)
+    spent = rollouts.spent()
+    assert cancelled == 6 - len({t.group for t in taken}) > 0
+    assert {t.group for t in spent} & {t.group for t in taken} == set()
+    assert sum(len(action.ids) for t in (*taken, *spent) for action in t.actions) == made.engine.generated  # type: ignore[attr-defined]
+    cut = [action for t in spent for action in t.actions if not action.logprobs]
+    assert cut
+    assert not any(action.valid for action in cut)
+    assert made.engine.branches == 0

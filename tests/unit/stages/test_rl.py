@@ -105,6 +105,7 @@ class Dev:
         learner = Learner(self.stage.objectives, self.team, backend, seed=0)
         self.answers = ["The The"]
         self.begun: list[int] = []
+        self.settled: list[float] = []
         rollouts = SimpleNamespace(
             collect=lambda episodes, sampling, phase: [finished(THE_THE, a) for a in self.answers],
             version="v",
@@ -112,7 +113,13 @@ class Dev:
             waits=Waits(),
         )
         sampler: Any = SimpleNamespace(
-            rollouts=rollouts, sample=self.sample, begin=self.begin, cost=Cost(), dropped=0, told=lambda: {"tokens/sampled": 0.0}
+            rollouts=rollouts,
+            sample=self.sample,
+            begin=self.begin,
+            cost=Cost(),
+            dropped=0,
+            told=lambda: {"tokens/sampled": 0.0},
+            settle=self.settled.append,
         )
         publisher: Any = SimpleNamespace(publish=self._publish)
         self.trainer = Trainer(self.run, self.stage, learner, sampler, publisher, [THE_THE], 0, TrainerState())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import count
+from dataclasses import dataclass, field, replace
+from itertools import count, groupby
 from math import isfinite
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from scripted import TWO_HOPS
 
 from rolecast.config import RunConfig, make_config
 from rolecast.credit import group_advantages
-from rolecast.errors import EmptyUpdateError
+from rolecast.errors import EmptyUpdateError, InputError
 from rolecast.evaluation.metrics import valid_share
 from rolecast.methods.decor import Decor
 from rolecast.methods.registry import make_method
@@ -435,3 +435,137 @@ def test_turns_keep_their_place_whatever_order_a_rollout_lists_them_in() -> None
     group = played("g", [forth, back])
     swapped = next(found for seed in range(9) if (found := shuffled([group], random.Random(seed)))[0].reward == 10)
     assert [u.reward for u in swapped] == [10, 11, 12, 2, 1, 0]
+
+
+# Streamed
+
+
+@dataclass
+class Streaming:
+    """Plays groups in the order in which they were asked for, but for those named in `slow`, which come last."""
+
+    method: Any
+    earned: Earned
+    slow: frozenset[int] = frozenset()  # numbers in the order of asking
+    played: list[str] = field(default_factory=list)
+    most: int = 0
+    unneeded: list[Trajectory] = field(default_factory=list)
+    control: Any = field(default_factory=lambda: SimpleNamespace(counts={}))
+
+    def stream(self, episodes: Sequence[Episode], sampling: Sampling, phase: str, take: Any) -> int:
+        assert (sampling, phase) == (Sampling(1.0, 1.0), "train")
+        queue = list(groups_in(episodes))
+        asked = [group[0].group for group in queue]
+        while queue:
+            self.most = max(self.most, len(queue))
+            ready = [group for group in queue if asked.index(group[0].group) not in self.slow] or queue
+            queue.remove(ready[0])
+            self.played.append(ready[0][0].group)
+            more = take([self.earned(episode) for episode in ready[0]])
+            if more is None:
+                self.unneeded = [self.earned(group[0]) for group in queue]
+                return len(queue)
+            queue += groups_in(more)
+            asked += [group[0].group for group in groups_in(more)]
+        return 0
+
+    def spent(self, seconds: float) -> list[Trajectory]:
+        told, self.unneeded = self.unneeded, []
+        return told
+
+
+def groups_in(episodes: Sequence[Episode]) -> list[list[Episode]]:
+    return [list(of) for _, of in groupby(episodes, key=lambda episode: episode.group)]
+
+
+def streamed(earned: Earned, slow: frozenset[int] = frozenset(), **rl: float) -> tuple[Sampler, Streaming]:
+    config = config_of("group", oversample=2, **rl)
+    method = Credit()
+    method.dynamic_sampling = "group"
+    rollouts = Streaming(method, earned, slow)
+    return Sampler(config, config.schedule[1], rollouts, QUESTIONS), rollouts  # type: ignore[arg-type]
+
+
+def all_vary(episode: Episode) -> Trajectory:
+    return rollout(episode, 0.4 + 0.2 * episode.member)
+
+
+def test_a_step_ends_when_it_has_what_it_needs_and_what_the_rest_sampled_is_in_its_cost() -> None:
+    made, rollouts = streamed(all_vary, slow=frozenset({0, 3}))
+    batch, numbers = made.sample(0)
+    assert len(rollouts.played) == len(batch.groups) == 4
+    assert (numbers["groups"], numbers["groups/dropped"], numbers["groups/cancelled"]) == (4, 0, 2)
+    assert made.cost.sampled == 4 * 2 + 2  # one episode of each cancelled group had begun
+    assert numbers["tokens/sampled"] == 10
+
+
+def test_the_batch_has_its_groups_in_the_order_of_drawing_whoever_came_first() -> None:
+    made, rollouts = streamed(all_vary, slow=frozenset({0, 1, 2}))
+    made_in_order, _ = streamed(all_vary)
+    batch, _ = made.sample(0)
+    names = [group.trajectories[0].group for group in batch.groups]
+    first = [group[0].group for group in made._pool(0)]
+    assert rollouts.played != names
+    assert names == sorted(names, key=first.index)
+    assert [t.group for t in made_in_order.sample(0)[0].trajectories][::2] == first[:4]
+
+
+def test_a_group_that_is_dropped_is_replaced_at_once_and_no_more_are_drawn_than_rounds_would() -> None:
+    made, rollouts = streamed(varied, slow=frozenset({0}), questions=6, refill=3)
+    batch, numbers = made.sample(0)
+    assert rollouts.most == 6 + 2
+    assert len(batch.groups) <= 6
+    pool = [group[0].group for group in made._pool(0)]
+    assert len(pool) == 24
+    assert set(rollouts.played) <= set(pool)
+    assert numbers["groups/dropped"] == len(rollouts.played) - len(batch.groups)
+    assert all(t.group in pool for t in batch.trajectories)
+
+    def solved(episode: Episode) -> Trajectory:
+        return rollout(episode, 0.5)
+
+    never, rollouts = streamed(solved, questions=3, refill=1)
+    with pytest.raises(NothingLearnedError):
+        never.sample(0)
+    assert sorted(rollouts.played) == sorted({group[0].group for group in never._pool(0)})
+    assert len(rollouts.played) == 6
+
+
+def test_the_rounds_of_a_step_without_oversampling_are_those_of_before() -> None:
+    asked: list[list[str]] = []
+
+    def collect(episodes: Sequence[Episode], sampling: Sampling, phase: str) -> list[Trajectory]:
+        asked.append([episode.group for episode in episodes])
+        return [varied(episode) for episode in episodes]
+
+    made = sampler(varied, config_of("group"))
+    made.rollouts.collect = collect  # type: ignore[method-assign]
+    begun: list[Any] = []
+    made.rollouts.begin = lambda *given: begun.append(given)  # type: ignore[method-assign]
+    made.begin(0)
+    made.sample(0)
+    [(episodes, sampling, phase)] = begun
+    assert ([episode.group for episode in episodes], sampling, phase) == (asked[0], Sampling(1.0, 1.0), "train")
+    assert len(asked[0]) == 4 * 2
+
+
+def test_streamed_steps_begin_with_the_groups_that_were_begun_ahead() -> None:
+    made, rollouts = streamed(all_vary)
+    begun: list[Any] = []
+    rollouts.begin = lambda *given: begun.append(given)  # type: ignore[attr-defined]
+    made.begin(0)
+    made.sample(0)
+    assert [group[0].group for group in groups_in(begun[0][0])] == [group[0].group for group in made._pool(0)][:6]
+    assert rollouts.played == [group[0].group for group in made._pool(0)][:4]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"lockstep": True}, "who is cancelled depends on who is faster"),
+        ({"method": {"name": "decor", "dynamic_sampling": "off"}}, "drops no groups"),
+    ],
+)
+def test_oversampling_is_refused_where_it_means_nothing(given: dict[str, Any], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        make_config({"method": {"name": "decor"}, "stages": {"rl": {"oversample": 2}}, **given}, "here")

@@ -93,7 +93,8 @@ class TransformersEngine:
         try:
             return await promise
         except asyncio.CancelledError:  # its row is given to another when the engine finds the promise cancelled
-            raise Aborted(self._decoders[request.slot].sampled(promise)) from None
+            kept = promise.done() and not promise.cancelled() and promise.exception() is None  # it was finished in this moment
+            raise Aborted(promise.result().ids if kept else self._decoders[request.slot].sampled(promise)) from None
 
     async def _drive(self) -> None:
         """Serves while there is work and sleeps otherwise, which leaves the processor to whoever the episodes wait for."""
