@@ -25,6 +25,7 @@ OWNERS = {
     "kfp_server_api": "kfp",
     "markupsafe": "jinja2",
     "pydantic_core": "pydantic",
+    "Stemmer": "pystemmer",
     "safetensors": "transformers",
     "starlette": "fastapi",
     "urllib3": "minio",

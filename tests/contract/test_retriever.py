@@ -119,7 +119,14 @@ def test_more_queries_than_one_request_takes(retriever: Retriever, local: LocalR
     assert run(retriever.search(queries, 1)) == run(local.search(queries, 1))
 
 
-@pytest.mark.parametrize("k", [0, -1, len(PASSAGES) + 1])
+@pytest.mark.parametrize("k", [len(PASSAGES) + 1, 1000])
+def test_a_k_beyond_the_corpus_gives_what_there_is(retriever: Retriever, local: LocalRetriever, k: int) -> None:
+    found = run(retriever.search(["dog", "owl"], k))
+    assert found == run(local.search(["dog", "owl"], len(PASSAGES)))
+    assert all(0 < len(hits) <= len(PASSAGES) for hits in found)
+
+
+@pytest.mark.parametrize("k", [0, -1])
 def test_an_impossible_k_is_refused(retriever: Retriever, k: int) -> None:
     with pytest.raises(InputError, match=f"k = {k}"):
         run(retriever.search(["dog"], k))

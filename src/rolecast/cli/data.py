@@ -97,15 +97,23 @@ def build(
     out: Annotated[str, typer.Option(metavar="PLACE", help="Where nothing is yet: a folder, or s3://bucket/prefix/NAME.")],
     kind: Annotated[Literal["bm25", "dense", "hybrid"], typer.Option(help="hybrid holds both and can serve as either.")] = "dense",
     encoder: Annotated[str, typer.Option(help="minilm (packaged), or a sentence-transformers directory.")] = "minilm",
+    words: Annotated[
+        Literal["plain", "unicode"], typer.Option(help="Words in one spelling, of any script; or plain, lower-cased as they are spelt.")
+    ] = "unicode",
+    stemmer: Annotated[str | None, typer.Option(help="Snowball stemmer of the corpus's language, english; none when left out.")] = None,
+    k1: Annotated[float | None, typer.Option(help="BM25's k1: 0.9, or 1.5 of plain words.")] = None,
+    b: Annotated[float | None, typer.Option(help="BM25's b: 0.4, or 0.75 of plain words.")] = None,
 ) -> None:
     """Build an index over a corpus."""
     from rolecast.data.records import read_corpus
+    from rolecast.retriever.analysis import analysis_of
     from rolecast.retriever.index import build_index
     from rolecast.store.uri import making
 
+    analysis = analysis_of(words, stemmer, k1, b)
     with making(out) as folder:
         passages = read_corpus(corpus)
-        build_index(passages, folder, kind, encoder)
+        build_index(passages, folder, kind, encoder, analysis)
     print(f"{out}: {kind} index of {len(passages)} passages")
 
 

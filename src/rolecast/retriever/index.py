@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from rolecast.data.records import read_corpus, write_corpus
 from rolecast.errors import InputError
 from rolecast.installed import needing
 from rolecast.ports import IndexInfo
+from rolecast.retriever.analysis import PLAIN, Analysis
 from rolecast.retriever.embeddings import Embeddings
 from rolecast.retriever.hybrid import reciprocal_rank
 from rolecast.store.artifact import MANIFEST, digest_of, verify, writing
@@ -32,7 +33,7 @@ Kind = Literal["bm25", "dense", "hybrid"]
 KIND = "index"
 
 
-def build_index(passages: Sequence[Passage], path: Path, kind: Kind, encoder: str = "minilm") -> None:
+def build_index(passages: Sequence[Passage], path: Path, kind: Kind, encoder: str = "minilm", analysis: Analysis = PLAIN) -> None:
     """Writes the artifact `path`. `hybrid` holds both rankers, so it can also be opened as either."""
     if not passages:
         raise InputError("the corpus is empty; an index needs at least one passage")
@@ -40,10 +41,13 @@ def build_index(passages: Sequence[Passage], path: Path, kind: Kind, encoder: st
     with writing(path, KIND, {"kind": kind, "encoder": encoder if kind != "bm25" else None, "passages": len(passages)}) as partial:
         write_corpus(partial / "corpus.jsonl", passages)
         if kind in ("bm25", "hybrid"):
-            _bm25().build(texts).save(partial / "bm25")
+            _bm25().build(texts, analysis, [passage.title for passage in passages]).save(partial / "bm25")
         if kind in ("dense", "hybrid"):
             _dense().build(texts, _encoder(encoder)).save(partial / "dense.faiss")
-        (partial / "index.json").write_text(json.dumps({"kind": kind, "encoder": encoder}))
+        about: dict[str, Any] = {"kind": kind, "encoder": encoder}
+        if kind != "dense" and analysis != PLAIN:  # an index of plain words is the same artifact as ever
+            about["analysis"] = analysis.model_dump()
+        (partial / "index.json").write_text(json.dumps(about))
 
 
 def _indexed(passage: Passage) -> str:
@@ -89,7 +93,7 @@ class LocalRetriever:
         kind = kind or built["kind"]
         if built["kind"] not in (kind, "hybrid"):
             raise InputError(f"{path} is a {built['kind']} index and cannot serve {kind}; build it with --kind {kind} or hybrid")
-        bm25 = _bm25().load(path / "bm25") if kind != "dense" else None
+        bm25 = _bm25().load(path / "bm25", Analysis(**built["analysis"]) if "analysis" in built else PLAIN) if kind != "dense" else None
         dense = _dense().load(path / "dense.faiss", _encoder(built["encoder"])) if kind != "bm25" else None
         digest = digest_of((path / MANIFEST).read_bytes())
         return cls(read_corpus(path / "corpus.jsonl"), kind, bm25, dense, digest, built["encoder"])
@@ -100,9 +104,7 @@ class LocalRetriever:
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         if k < 1:
             raise InputError(f"k = {k}; ask for at least one passage")
-        if k > len(self.passages):
-            raise InputError(f"k = {k} is larger than the corpus ({len(self.passages)} passages); lower k")
-        return [[self._passage(row, score) for row, score in ranking] for ranking in self._rank(queries, k)]
+        return [[self._passage(row, score) for row, score in ranking] for ranking in self._rank(queries, min(k, len(self.passages)))]
 
     def _rank(self, queries: Sequence[str], k: int) -> list[list[tuple[int, float]]]:
         if self._dense is None:

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolecast.retriever.bm25 import BM25, STOPWORDS, tokenize
+from rolecast.retriever.analysis import STOPWORDS, tokenize
+from rolecast.retriever.bm25 import BM25
 
 CORPUS = ["red cat", "blue dog dog", "red dog"]
 WORDS = st.lists(st.sampled_from("red cat blue dog owl the".split()), min_size=1, max_size=6).map(" ".join)  # noqa: SIM905
