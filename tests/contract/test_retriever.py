@@ -25,6 +25,7 @@ from rolecast.retriever.settings import RetrieverSettings
 from rolecast.service.state import Service
 from rolecast.store.artifact import MANIFEST
 from rolecast.types import Passage
+from tests.encoders import Fake
 from tests.live import serving
 
 TITLES = [
@@ -41,11 +42,8 @@ PASSAGES = [
 ANGLES = {"cat": 10, "blue": 80, "dog": 60, "owl": 120}
 
 
-class TableEncoder:
+class TableEncoder(Fake):
     """Texts about one animal point one way."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
     def encode(self, texts: Sequence[str], side: Literal["query", "passage"]) -> npt.NDArray[np.float32]:
         angles = [math.radians(next((angle for word, angle in ANGLES.items() if word in text), 200)) for text in texts]

@@ -7,12 +7,15 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from rolecast.cli.places import path_argument, path_option
 from rolecast.errors import InputError
+
+if TYPE_CHECKING:
+    from rolecast.retriever.encoder import Prefixes
 
 app = typer.Typer(help="Worlds and data sets.")
 index_app = typer.Typer(help="Search indexes.")
@@ -97,6 +100,11 @@ def build(
     out: Annotated[str, typer.Option(metavar="PLACE", help="Where nothing is yet: a folder, or s3://bucket/prefix/NAME.")],
     kind: Annotated[Literal["bm25", "dense", "hybrid"], typer.Option(help="hybrid holds both and can serve as either.")] = "dense",
     encoder: Annotated[str, typer.Option(help="minilm (packaged), or a sentence-transformers directory.")] = "minilm",
+    query_prefix: Annotated[str | None, typer.Option(help="Before a query that is encoded; by default what the encoder names.")] = None,
+    passage_prefix: Annotated[str | None, typer.Option(help="Before a passage that is encoded; by default what the encoder names.")] = None,
+    long: Annotated[
+        Literal["cut", "split"], typer.Option(help="A passage that outgrows the encoder's window: cut, or encoded in pieces.")
+    ] = "cut",
     words: Annotated[
         Literal["plain", "unicode"], typer.Option(help="Words in one spelling, of any script; or plain, lower-cased as they are spelt.")
     ] = "unicode",
@@ -113,8 +121,16 @@ def build(
     analysis = analysis_of(words, stemmer, k1, b)
     with making(out) as folder:
         passages = read_corpus(corpus)
-        build_index(passages, folder, kind, encoder, analysis)
-    print(f"{out}: {kind} index of {len(passages)} passages")
+        built = build_index(passages, folder, kind, encoder, analysis, prefixes=_prefixes(query_prefix, passage_prefix), long=long)
+    print(f"{out}: {kind} index of {len(passages)} passages{f', {built}' if built.vectors else ''}")
+
+
+def _prefixes(query: str | None, passage: str | None) -> Prefixes | None:
+    from rolecast.retriever.encoder import Prefixes
+
+    if (query is None) != (passage is None):
+        raise InputError("--query-prefix and --passage-prefix go together; give both, an empty one where there is none")
+    return None if query is None or passage is None else Prefixes(query=query, passage=passage)
 
 
 def _fresh(out: Path) -> None:

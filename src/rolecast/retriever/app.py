@@ -66,6 +66,7 @@ class _Serving:
     async def live(self) -> AsyncIterator[None]:
         self.retriever = await self.worker.call(lambda: _open_index(self.settings))
         s = self.settings
+        await self.worker.run(self.retriever.search(["ready"], s.topk))  # what a first search makes is made before anybody waits for it
         self.batcher = Batcher(
             lambda queries, k: self.worker.run(self.retriever.search(queries, k)),
             most=s.max_batch, wait=s.batch_milliseconds / 1000, pending=PENDING, observe=self.batches.observe,
@@ -100,7 +101,7 @@ def _open_index(settings: RetrieverSettings) -> LocalRetriever:
     folder = local_artifact(settings.index, copy)
     if not committed(folder):
         raise InputError(f"{folder} is no committed index; make one with `rolecast index build`, or name a run's index folder")
-    retriever = LocalRetriever.open(folder, settings.kind)
+    retriever = LocalRetriever.open(folder, settings.kind, settings.encoder)
     if settings.topk > len(retriever.passages):
         raise InputError(f"--topk {settings.topk} is larger than the corpus ({len(retriever.passages)} passages); lower it")
     log.info("index %s: %d passages, %s", settings.index, len(retriever.passages), retriever.kind)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rolecast.errors import InputError
+from rolecast.errors import ArtifactError, InputError
 from rolecast.retriever.analysis import PLAIN, Analysis, make_analyser
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # bm25s imports JAX where it finds it, and JAX takes three quarters of a GPU's memory
@@ -39,8 +39,16 @@ class BM25:
         return cls(index, analysis)
 
     @classmethod
-    def load(cls, path: Path, analysis: Analysis = PLAIN) -> BM25:
-        return cls(bm25s.BM25.load(str(path)), analysis)
+    def load(cls, path: Path, passages: int, analysis: Analysis = PLAIN) -> BM25:
+        """`ArtifactError` if what lies there is no index of that many passages."""
+        try:
+            index = bm25s.BM25.load(str(path))
+            held = index.scores["num_docs"]
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise ArtifactError(f"{path} is no index of bm25s ({type(error).__name__}); build or fetch it again") from None
+        if held != passages:
+            raise ArtifactError(f"{path} is of {held} passages and its corpus has {passages}; build the index again")
+        return cls(index, analysis)
 
     def save(self, path: Path) -> None:
         self._index.save(str(path), show_progress=False)

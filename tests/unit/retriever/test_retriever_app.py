@@ -29,6 +29,7 @@ from rolecast.retriever.settings import RetrieverSettings
 from rolecast.store.uri import open_store
 from rolecast.types import Passage
 from rolecast.wire.retriever import contents, title_and_text
+from tests.encoders import Fake
 from tests.live import serving
 from tests.weed import S3Server
 
@@ -40,10 +41,7 @@ PASSAGES = [
 ]
 
 
-class Constant:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
+class Constant(Fake):
     def encode(self, texts: list[str], side: str) -> Any:
         return np.array([[len(text), 0.1] for text in texts], dtype=np.float32)
 
@@ -183,6 +181,7 @@ def test_a_request_is_bounded_in_characters_and_passages(index: Path, monkeypatc
     monkeypatch.setattr(LocalRetriever, "search", noted)
     settings = RetrieverSettings(index=str(index), topk=2, max_text_characters=10, max_results=6)
     with serving(*make_retriever(settings)) as url:
+        asked.clear()
         for path, body, said in (
             ("/retrieve", {"queries": ["dog", "x" * 11]}, "a text has 11 characters; send at most 10 in each"),
             ("/search", {"questions": ["x" * 11]}, "a text has 11 characters"),
