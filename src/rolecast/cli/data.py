@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -123,6 +124,32 @@ def build(
         passages = read_corpus(corpus)
         built = build_index(passages, folder, kind, encoder, analysis, prefixes=_prefixes(query_prefix, passage_prefix), long=long)
     print(f"{out}: {kind} index of {len(passages)} passages{f', {built}' if built.vectors else ''}")
+
+
+@index_app.command("eval")
+def evaluate(
+    index: Annotated[
+        str, typer.Argument(metavar="PLACE", help="An index's folder or s3:// address, or the http:// address of a retriever.")
+    ],
+    questions: Annotated[list[Path], path_argument("JSON lines of questions that name their gold passages; a row of figures for each.")],
+    kind: Annotated[Literal["bm25", "dense", "hybrid"] | None, typer.Option(help="Which ranker; by default the index's own.")] = None,
+    encoder: Annotated[str | None, typer.Option(help="Directory of the index's encoder, where it lies elsewhere by now.")] = None,
+    k: Annotated[list[int] | None, typer.Option(min=1, help="How many passages count, given several times; 1, 3, 5, 10.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="An object for each file, with its intervals.")] = False,
+) -> None:
+    """How well an index finds the gold passages of questions: recall, any and all of them within k, and the rank of the first."""
+    from rolecast.data.records import read_questions
+    from rolecast.evaluation.supports import support_table
+    from rolecast.stages.supports import measure_index
+
+    read = {str(path): read_questions(path) for path in questions}
+    found = measure_index(index, read, k or [1, 3, 5, 10], kind, encoder)
+    print(json.dumps({name: of.record() for name, of in found.items()}, indent=1) if as_json else support_table(found))
+    for name, of in found.items():
+        if of.without:
+            print(f"{name}: {of.without} questions name no gold passage and are left out", file=sys.stderr)
+        if of.absent:
+            print(f"{name}: {of.absent} questions have a gold passage that the corpus lacks; they count as not found", file=sys.stderr)
 
 
 def _prefixes(query: str | None, passage: str | None) -> Prefixes | None:

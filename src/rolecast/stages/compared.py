@@ -97,7 +97,9 @@ def _environment(run: Run) -> str:
         searched = run.shared.get("retriever.index", "")
     else:
         files = json.loads(manifest)["files"]
-        searched = " ".join(files[name]["sha256"] for name in ("corpus.jsonl", "index.json"))  # the other says how words are read
+        searched = " ".join(
+            files[name]["sha256"] for name in ("corpus.jsonl", "index.json") if name in files
+        )  # the other says how words are read
     return " ".join([c.kind, c.encoder if c.kind in ("dense", "hybrid") else "", searched, run.config.judge.model])
 
 
