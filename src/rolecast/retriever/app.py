@@ -13,11 +13,13 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from prometheus_client import Counter, Histogram
+from starlette.middleware import Middleware
 
 from rolecast.errors import InputError
 from rolecast.loops import LoopThread
 from rolecast.retriever.batching import Batcher
 from rolecast.retriever.index import LocalRetriever
+from rolecast.retriever.lane import Lane
 from rolecast.retriever.settings import RetrieverSettings
 from rolecast.service.app import make_app
 from rolecast.service.errors import Shape, openai, ours
@@ -45,6 +47,7 @@ def make_retriever(settings: RetrieverSettings) -> tuple[FastAPI, Service]:
     service = Service.of("retriever", settings, shape_of=shape_of)
     serving = _Serving(settings, service)
     app = make_app(service, serving.live)
+    app.user_middleware.append(Middleware(Lane, search=serving.search))  # within what every request passes, before the routes
     _add_routes(app, serving)
     return app, service
 
