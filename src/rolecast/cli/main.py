@@ -11,7 +11,24 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from rolecast.cli import compare, data, demo, deploy, doctor, export, judge, mcp, pipeline, plan, retriever, rollout, runs, serving, studies
+from rolecast.cli import (
+    compare,
+    data,
+    demo,
+    deploy,
+    doctor,
+    export,
+    judge,
+    mcp,
+    pipeline,
+    plan,
+    retriever,
+    rollout,
+    runs,
+    serving,
+    store,
+    studies,
+)
 from rolecast.disk import disk_fault
 from rolecast.errors import Interrupted, RolecastError
 from rolecast.installed import needing, version
@@ -35,6 +52,7 @@ RESUMED = (
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data.app, name="data")
 app.add_typer(data.index_app, name="index")
+app.add_typer(store.app, name="store")
 app.add_typer(runs.app, name="run")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(deploy.app, name="deploy")
@@ -81,6 +99,7 @@ PARTS = {
     "run": "train",
     "sft": "train",
     "stability": "local",
+    "store": "s3",
     "train": "train",
 }
 
