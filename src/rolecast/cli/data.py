@@ -6,7 +6,7 @@ import contextlib
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -122,7 +122,9 @@ def build(
     analysis = analysis_of(words, stemmer, k1, b)
     with making(out) as folder:
         passages = read_corpus(corpus)
-        built = build_index(passages, folder, kind, encoder, analysis, prefixes=_prefixes(query_prefix, passage_prefix), long=long)
+        built = build_index(
+            passages, folder, kind, encoder, analysis, prefixes=_prefixes(query_prefix, passage_prefix), long=long, shown=_progress()
+        )
     print(f"{out}: {kind} index of {len(passages)} passages{f', {built}' if built.vectors else ''}")
 
 
@@ -150,6 +152,19 @@ def evaluate(
             print(f"{name}: {of.without} questions name no gold passage and are left out", file=sys.stderr)
         if of.absent:
             print(f"{name}: {of.absent} questions have a gold passage that the corpus lacks; they count as not found", file=sys.stderr)
+
+
+def _progress() -> Callable[[int, int], None]:
+    from rolecast.stages.progress import Progress
+
+    bars: list[Progress] = []
+
+    def shown(done: int, total: int) -> None:
+        if not bars:  # what another try left is there at once, and tells nothing of how long the rest takes
+            bars.append(Progress("encoding", total, start=done))
+        bars[0].update(done)
+
+    return shown
 
 
 def _prefixes(query: str | None, passage: str | None) -> Prefixes | None:

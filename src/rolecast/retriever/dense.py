@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,13 @@ class Dense:
         self.encoder = encoder
 
     @classmethod
-    def build(cls, texts: Sequence[str], encoder: Encoder, rows: Rows | None = None) -> Dense:
-        vectors = encoder.encode(texts, "passage")
-        index = faiss.IndexFlatIP(vectors.shape[1])
-        index.add(vectors)
+    def build(cls, parts: Iterable[npt.NDArray[np.float32]], encoder: Encoder, rows: Rows | None = None) -> Dense:
+        """`parts`: the vectors of the passages or their pieces in order, at least one."""
+        of_parts = iter(parts)
+        first = next(of_parts)
+        index = faiss.IndexFlatIP(first.shape[1])
+        for vectors in chain([first], of_parts):
+            index.add(vectors)
         return cls(index, encoder, rows)
 
     @classmethod

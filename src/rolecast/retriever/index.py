@@ -6,6 +6,7 @@ The rankers' libraries are imported where an index needs them: words alone need 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -23,6 +24,7 @@ from rolecast.retriever.analysis import PLAIN, Analysis
 from rolecast.retriever.embeddings import Embeddings
 from rolecast.retriever.encoder import PACKAGED, Identity, Prefixes
 from rolecast.retriever.hybrid import reciprocal_rank
+from rolecast.retriever.vectors import Shown, encoded
 from rolecast.retriever.windows import Built, Long, fitted
 from rolecast.store.artifact import MANIFEST, digest_of, verify, writing
 from rolecast.types import Passage
@@ -38,11 +40,12 @@ KIND = "index"
 
 def build_index(
     passages: Sequence[Passage], path: Path, kind: Kind, encoder: str = "minilm", analysis: Analysis = PLAIN,
-    *, prefixes: Prefixes | None = None, long: Long = "cut",
+    *, prefixes: Prefixes | None = None, long: Long = "cut", shown: Shown = lambda done, total: None,
 ) -> Built:  # fmt: skip
     """Writes the artifact `path`. `hybrid` holds both rankers, so it can also be opened as either.
 
     `prefixes`: by default the encoder's own. `long`: a text that outgrows the encoder's window is cut there, or split into pieces.
+    `shown`: is told how many texts are encoded. A build that was killed goes on after what it had encoded (`.NAME.vectors` beside `path`).
     """
     if not passages:
         raise InputError("the corpus is empty; an index needs at least one passage")
@@ -51,7 +54,7 @@ def build_index(
     about: dict[str, Any] = {"kind": kind, "encoder": lies.name if lies else encoder}
     place = str(lies or encoder) if lies or kind != "bm25" else None  # from wherever the index is opened on this machine
     made: dict[str, Any] = {"kind": kind, "encoder": place, "passages": len(passages)}
-    built = Built()
+    built, kept = Built(), path.with_name(f".{path.name}.vectors")
     with writing(path, KIND, made) as partial:
         write_corpus(partial / "corpus.jsonl", passages)
         if kind != "dense":
@@ -61,12 +64,13 @@ def build_index(
         if kind != "bm25":
             model = _encoder(encoder, prefixes)
             pieces, rows, built = fitted(texts, [passage.title for passage in passages], model, long)
-            _dense().build(pieces, model, rows).save(partial / "dense.faiss")
+            _dense().build(encoded(pieces, model, kept, shown), model, rows).save(partial / "dense.faiss")
             about |= {"prefixes": model.prefixes.model_dump(), "identity": model.identity().record(), "long": long}
             made |= asdict(built)
         elif lies or prefixes is not None:
             about["prefixes"] = _encoder(encoder, prefixes).prefixes.model_dump()
         (partial / "index.json").write_text(json.dumps(about))
+    shutil.rmtree(kept, ignore_errors=True)
     return built
 
 

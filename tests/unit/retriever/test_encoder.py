@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from rolecast.errors import ArtifactError, InputError
+from rolecast.retriever import vectors
 from rolecast.retriever.app import make_retriever
 from rolecast.retriever.dense import Dense
 from rolecast.retriever.encoder import Encoder, Prefixes
@@ -194,6 +195,56 @@ def test_a_passage_in_pieces_is_one_hit_that_counts_by_its_best(encoder: Path, t
     [score] = [score for id, score in search(LocalRetriever.open(split), "fish bird") if id == "c"]
     assert score == pytest.approx(best, abs=1e-5)
     assert score > dict(search(LocalRetriever.open(cut), "fish bird"))["c"]
+
+
+# Builds that end early
+
+
+class Killed(Exception):
+    pass
+
+
+def test_a_build_that_was_killed_goes_on_after_what_it_had_encoded(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vectors, "PART", 2)
+    passages = [*PASSAGES, Passage("d", "Owls", "the owl"), Passage("e", "Fish", "a fish")]
+    build_index(passages, tmp_path / "whole", "dense", str(encoder))
+    made: list[int] = []
+    encode = Encoder.encode
+
+    def counted(self: Encoder, texts: Any, side: Any) -> Any:
+        made.append(len(texts))
+        return encode(self, texts, side)
+
+    def killing(done: int, total: int) -> None:
+        if done > 2:
+            raise Killed
+
+    monkeypatch.setattr(Encoder, "encode", counted)
+    with pytest.raises(Killed):
+        build_index(passages, tmp_path / "index", "dense", str(encoder), shown=killing)
+    assert (made, (tmp_path / "index").exists()) == ([2, 2], False)
+    [half, *_] = sorted((tmp_path / ".index.vectors").iterdir())
+    half.write_bytes(half.read_bytes()[:100])  # the disk was full
+    seen: list[tuple[int, int]] = []
+    build_index(passages, tmp_path / "index", "dense", str(encoder), shown=lambda *given: seen.append(given))
+    assert made == [2, 2, 2, 1]
+    assert seen == [(2, 5), (4, 5), (5, 5)]
+    assert (tmp_path / "index" / "dense.faiss").read_bytes() == (tmp_path / "whole" / "dense.faiss").read_bytes()
+    assert not (tmp_path / ".index.vectors").exists()
+
+
+def test_parts_of_another_encoder_or_of_other_texts_are_not_taken(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def parts(prefixes: Prefixes, *texts: str) -> set[str]:
+        list(vectors.encoded(texts, Encoder(str(encoder), prefixes), tmp_path / "parts", lambda done, total: None))
+        return {file.name for file in (tmp_path / "parts").iterdir()}
+
+    counts = [len(parts(Prefixes(), "red"))]
+    counts.append(len(parts(Prefixes(), "red")))
+    counts.append(len(parts(Prefixes(), "blue")))
+    counts.append(len(parts(Prefixes(passage="title"), "red")))
+    other_weights(encoder)
+    counts.append(len(parts(Prefixes(), "red")))
+    assert counts == [1, 1, 2, 3, 4]
 
 
 # What cannot be served is said before it is ready
