@@ -32,6 +32,8 @@ from rolecast.methods import registry
 from rolecast.methods.base import Method, MethodConfig
 from rolecast.methods.registry import make_method
 from rolecast.reading import describe, read_json, read_mapping
+from rolecast.retriever.analysis import Analysis
+from rolecast.retriever.encoder import Prefixes
 from rolecast.rollout.engines.settings import EngineConfig, TransformersConfig, VllmHttpConfig, check_lora
 from rolecast.schedule import Schedule, find
 from rolecast.teachers.base import TeacherErrors
@@ -124,6 +126,11 @@ class RetrieverConfig(Closed):
     # the ranker: words, meaning, or both; external: a service that cannot say what it serves, and no index of the run's own
     kind: Literal["bm25", "dense", "hybrid", "external"] = "bm25"
     encoder: str = "minilm"  # minilm: the packaged all-MiniLM-L6-v2; else a sentence-transformers directory
+    # what stands before a text that is encoded, {query: "query: ", passage: "passage: "}; null: what the encoder's own configuration names
+    prefixes: Prefixes | None = Field(None, json_schema_extra=ADDED)
+    long: Literal["cut", "split"] = Field("cut", json_schema_extra=ADDED)  # a passage that outgrows the encoder's window: cut, or in pieces
+    # how words are read and weighed, written into the index; null: plain words over worlds that the run draws, unicode over a corpus of files
+    analysis: Analysis | None = Field(None, json_schema_extra=ADDED)
     # the address of an index that was built before, a folder or s3://bucket/prefix/key; what lies there is held to its digest
     index: str | None = Field(None, min_length=1, json_schema_extra=HOW)
     url: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # a service that serves the index, instead of opening it here

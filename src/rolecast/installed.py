@@ -26,6 +26,7 @@ OWNERS = {
     "markupsafe": "jinja2",
     "opentelemetry": "opentelemetry-sdk",
     "pydantic_core": "pydantic",
+    "Stemmer": "pystemmer",
     "safetensors": "transformers",
     "starlette": "fastapi",
     "urllib3": "minio",

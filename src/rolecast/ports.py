@@ -168,6 +168,10 @@ class Store(Protocol):
         """Keys of the committed artifacts below `prefix`, sorted."""
         ...
 
+    def unfinished(self, prefix: str) -> list[str]:
+        """Keys below `prefix` of artifacts whose upload began and has not ended, sorted: it is under way, or its writer died."""
+        ...
+
     def put(self, key: str, data: bytes, *, absent: bool = False) -> bool:
         """Writes a record whole. With `absent`, only if the key is free; whether it was written: one of many writers wins."""
         ...

@@ -25,6 +25,7 @@ from rolecast.retriever.settings import RetrieverSettings
 from rolecast.service.state import Service
 from rolecast.store.artifact import MANIFEST
 from rolecast.types import Passage
+from tests.encoders import Fake
 from tests.live import serving
 
 TITLES = [
@@ -41,11 +42,8 @@ PASSAGES = [
 ANGLES = {"cat": 10, "blue": 80, "dog": 60, "owl": 120}
 
 
-class TableEncoder:
+class TableEncoder(Fake):
     """Texts about one animal point one way."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
     def encode(self, texts: Sequence[str], side: Literal["query", "passage"]) -> npt.NDArray[np.float32]:
         angles = [math.radians(next((angle for word, angle in ANGLES.items() if word in text), 200)) for text in texts]
@@ -119,7 +117,14 @@ def test_more_queries_than_one_request_takes(retriever: Retriever, local: LocalR
     assert run(retriever.search(queries, 1)) == run(local.search(queries, 1))
 
 
-@pytest.mark.parametrize("k", [0, -1, len(PASSAGES) + 1])
+@pytest.mark.parametrize("k", [len(PASSAGES) + 1, 1000])
+def test_a_k_beyond_the_corpus_gives_what_there_is(retriever: Retriever, local: LocalRetriever, k: int) -> None:
+    found = run(retriever.search(["dog", "owl"], k))
+    assert found == run(local.search(["dog", "owl"], len(PASSAGES)))
+    assert all(0 < len(hits) <= len(PASSAGES) for hits in found)
+
+
+@pytest.mark.parametrize("k", [0, -1])
 def test_an_impossible_k_is_refused(retriever: Retriever, k: int) -> None:
     with pytest.raises(InputError, match=f"k = {k}"):
         run(retriever.search(["dog"], k))

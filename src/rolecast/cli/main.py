@@ -27,6 +27,7 @@ from rolecast.cli import (
     rollout,
     runs,
     serving,
+    store,
     studies,
 )
 from rolecast.disk import disk_fault
@@ -53,6 +54,7 @@ RESUMED = (
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.add_typer(data.app, name="data")
 app.add_typer(data.index_app, name="index")
+app.add_typer(store.app, name="store")
 app.add_typer(runs.app, name="run")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(deploy.app, name="deploy")
@@ -101,6 +103,7 @@ PARTS = {
     "run": "train",
     "sft": "train",
     "stability": "local",
+    "store": "s3",
     "train": "train",
 }
 

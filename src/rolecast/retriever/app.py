@@ -13,11 +13,13 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from prometheus_client import Counter, Histogram
+from starlette.middleware import Middleware
 
 from rolecast.errors import InputError
 from rolecast.loops import LoopThread
 from rolecast.retriever.batching import Batcher
 from rolecast.retriever.index import LocalRetriever
+from rolecast.retriever.lane import Lane
 from rolecast.retriever.settings import RetrieverSettings
 from rolecast.service.app import make_app
 from rolecast.service.errors import Shape, openai, ours
@@ -45,6 +47,7 @@ def make_retriever(settings: RetrieverSettings) -> tuple[FastAPI, Service]:
     service = Service.of("retriever", settings, shape_of=shape_of)
     serving = _Serving(settings, service)
     app = make_app(service, serving.live)
+    app.user_middleware.append(Middleware(Lane, search=serving.search))  # within what every request passes, before the routes
     _add_routes(app, serving)
     return app, service
 
@@ -66,6 +69,7 @@ class _Serving:
     async def live(self) -> AsyncIterator[None]:
         self.retriever = await self.worker.call(lambda: _open_index(self.settings))
         s = self.settings
+        await self.worker.run(self.retriever.search(["ready"], s.topk))  # what a first search makes is made before anybody waits for it
         self.batcher = Batcher(
             lambda queries, k: self.worker.run(self.retriever.search(queries, k)),
             most=s.max_batch, wait=s.batch_milliseconds / 1000, pending=PENDING, observe=self.batches.observe,
@@ -100,7 +104,7 @@ def _open_index(settings: RetrieverSettings) -> LocalRetriever:
     folder = local_artifact(settings.index, copy)
     if not committed(folder):
         raise InputError(f"{folder} is no committed index; make one with `rolecast index build`, or name a run's index folder")
-    retriever = LocalRetriever.open(folder, settings.kind)
+    retriever = LocalRetriever.open(folder, settings.kind, settings.encoder)
     if settings.topk > len(retriever.passages):
         raise InputError(f"--topk {settings.topk} is larger than the corpus ({len(retriever.passages)} passages); lower it")
     log.info("index %s: %d passages, %s", settings.index, len(retriever.passages), retriever.kind)

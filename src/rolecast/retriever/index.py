@@ -6,10 +6,12 @@ The rankers' libraries are imported where an index needs them: words alone need 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +20,12 @@ from rolecast.data.records import read_corpus, write_corpus
 from rolecast.errors import InputError
 from rolecast.installed import needing
 from rolecast.ports import IndexInfo
+from rolecast.retriever.analysis import PLAIN, Analysis
 from rolecast.retriever.embeddings import Embeddings
+from rolecast.retriever.encoder import PACKAGED, Identity, Prefixes
 from rolecast.retriever.hybrid import reciprocal_rank
+from rolecast.retriever.vectors import Shown, encoded
+from rolecast.retriever.windows import Built, Long, fitted
 from rolecast.store.artifact import MANIFEST, digest_of, verify, writing
 from rolecast.types import Passage
 
@@ -32,18 +38,40 @@ Kind = Literal["bm25", "dense", "hybrid"]
 KIND = "index"
 
 
-def build_index(passages: Sequence[Passage], path: Path, kind: Kind, encoder: str = "minilm") -> None:
-    """Writes the artifact `path`. `hybrid` holds both rankers, so it can also be opened as either."""
+def build_index(
+    passages: Sequence[Passage], path: Path, kind: Kind, encoder: str = "minilm", analysis: Analysis = PLAIN,
+    *, prefixes: Prefixes | None = None, long: Long = "cut", shown: Shown = lambda done, total: None,
+) -> Built:  # fmt: skip
+    """Writes the artifact `path`. `hybrid` holds both rankers, so it can also be opened as either.
+
+    `prefixes`: by default the encoder's own. `long`: a text that outgrows the encoder's window is cut there, or split into pieces.
+    `shown`: is told how many texts are encoded. A build that was killed goes on after what it had encoded (`.NAME.vectors` beside `path`).
+    """
     if not passages:
         raise InputError("the corpus is empty; an index needs at least one passage")
     texts = [_indexed(passage) for passage in passages]
-    with writing(path, KIND, {"kind": kind, "encoder": encoder if kind != "bm25" else None, "passages": len(passages)}) as partial:
+    lies = Path(encoder).resolve() if Path(encoder).is_dir() else None
+    about: dict[str, Any] = {"kind": kind, "encoder": lies.name if lies else encoder}
+    place = str(lies or encoder) if lies or kind != "bm25" else None  # from wherever the index is opened on this machine
+    made: dict[str, Any] = {"kind": kind, "encoder": place, "passages": len(passages)}
+    built, kept = Built(), path.with_name(f".{path.name}.vectors")
+    with writing(path, KIND, made) as partial:
         write_corpus(partial / "corpus.jsonl", passages)
-        if kind in ("bm25", "hybrid"):
-            _bm25().build(texts).save(partial / "bm25")
-        if kind in ("dense", "hybrid"):
-            _dense().build(texts, _encoder(encoder)).save(partial / "dense.faiss")
-        (partial / "index.json").write_text(json.dumps({"kind": kind, "encoder": encoder}))
+        if kind != "dense":
+            _bm25().build(texts, analysis, [passage.title for passage in passages]).save(partial / "bm25")
+            if analysis != PLAIN:  # an index of plain words is the same artifact as ever
+                about["analysis"] = analysis.model_dump()
+        if kind != "bm25":
+            model = _encoder(encoder, prefixes)
+            pieces, rows, built = fitted(texts, [passage.title for passage in passages], model, long)
+            _dense().build(encoded(pieces, model, kept, shown), model, rows).save(partial / "dense.faiss")
+            about |= {"prefixes": model.prefixes.model_dump(), "identity": model.identity().record(), "long": long}
+            made |= asdict(built)
+        elif lies or prefixes is not None:
+            about["prefixes"] = _encoder(encoder, prefixes).prefixes.model_dump()
+        (partial / "index.json").write_text(json.dumps(about))
+    shutil.rmtree(kept, ignore_errors=True)
+    return built
 
 
 def _indexed(passage: Passage) -> str:
@@ -63,36 +91,56 @@ def _dense() -> type[Dense]:
     return Dense
 
 
-def _encoder(name: str) -> Encoder:
+def _encoder(name: str, prefixes: Prefixes | None = None) -> Encoder:
     from rolecast.retriever.encoder import Encoder
 
-    return Encoder(name)
+    return Encoder(name) if prefixes is None else Encoder(name, prefixes)
+
+
+def _same_encoder(path: Path, built: Mapping[str, Any], name: str) -> Encoder:
+    """The encoder at `name`, if it is the one that the index was built with. Indexes of before do not say which that was."""
+    legacy = Prefixes.by_name(built["encoder"]) if name != PACKAGED else None
+    encoder = _encoder(name, Prefixes(**built["prefixes"]) if "prefixes" in built else legacy)
+    if "identity" in built and (differ := encoder.identity().differences(Identity(**built["identity"]))):
+        raise InputError(
+            f"the encoder {name} is not the one that {path} was built with (other {', '.join(differ)}); "
+            "name that one by --encoder (retriever.encoder), or build the index again"
+        )
+    return encoder
 
 
 class LocalRetriever:
-    """`Retriever` in this process. `encoder`: by name, whose vectors `embed` gives; an index of words loads it when it is asked."""
+    """`Retriever` in this process. `encoder`: whose vectors `embed` gives, of an index of words, which makes it when it is asked."""
 
     def __init__(
-        self, passages: Sequence[Passage], kind: Kind, bm25: BM25 | None, dense: Dense | None, digest: str = "", encoder: str = "minilm"
-    ) -> None:
+        self, passages: Sequence[Passage], kind: Kind, bm25: BM25 | None, dense: Dense | None, digest: str = "",
+        encoder: Callable[[], Encoder] | None = None,
+    ) -> None:  # fmt: skip
         self.passages = passages
         self.kind = kind
         self._digest = digest
         self._by_id = {passage.id: passage for passage in passages}
-        self._bm25, self._dense, self._encoder = bm25, dense, encoder
+        self._bm25, self._dense, self._encoder = bm25, dense, encoder or (lambda: _encoder("minilm"))
 
     @classmethod
-    def open(cls, path: Path, kind: Kind | None = None) -> LocalRetriever:
-        """`kind` defaults to what the index was built as."""
-        verify(path, KIND)
+    def open(cls, path: Path, kind: Kind | None = None, encoder: str | None = None) -> LocalRetriever:
+        """`kind` defaults to what the index was built as, `encoder` to where that was when it was built. What is opened can be searched:
+        an encoder that is missing or another one is refused here, and is loaded once this returns.
+        """
+        manifest = verify(path, KIND)
         built = json.loads((path / "index.json").read_text())
         kind = kind or built["kind"]
         if built["kind"] not in (kind, "hybrid"):
             raise InputError(f"{path} is a {built['kind']} index and cannot serve {kind}; build it with --kind {kind} or hybrid")
-        bm25 = _bm25().load(path / "bm25") if kind != "dense" else None
-        dense = _dense().load(path / "dense.faiss", _encoder(built["encoder"])) if kind != "bm25" else None
-        digest = digest_of((path / MANIFEST).read_bytes())
-        return cls(read_corpus(path / "corpus.jsonl"), kind, bm25, dense, digest, built["encoder"])
+        passages = read_corpus(path / "corpus.jsonl")
+        bm25 = dense = None
+        if kind != "dense":
+            bm25 = _bm25().load(path / "bm25", len(passages), Analysis(**built["analysis"]) if "analysis" in built else PLAIN)
+        name = encoder or manifest.get("provenance", {}).get("encoder") or built["encoder"]
+        if kind != "bm25":
+            dense = _dense().load(path / "dense.faiss", _same_encoder(path, built, name), len(passages))
+            dense.check()
+        return cls(passages, kind, bm25, dense, digest_of((path / MANIFEST).read_bytes()), lambda: _same_encoder(path, built, name))
 
     async def info(self) -> IndexInfo:
         return IndexInfo(self.kind, self._digest)
@@ -100,9 +148,7 @@ class LocalRetriever:
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         if k < 1:
             raise InputError(f"k = {k}; ask for at least one passage")
-        if k > len(self.passages):
-            raise InputError(f"k = {k} is larger than the corpus ({len(self.passages)} passages); lower k")
-        return [[self._passage(row, score) for row, score in ranking] for ranking in self._rank(queries, k)]
+        return [[self._passage(row, score) for row, score in ranking] for ranking in self._rank(queries, min(k, len(self.passages)))]
 
     def _rank(self, queries: Sequence[str], k: int) -> list[list[tuple[int, float]]]:
         if self._dense is None:
@@ -132,4 +178,4 @@ class LocalRetriever:
 
     @cached_property
     def _embeddings(self) -> Embeddings:
-        return Embeddings(self._dense.encoder if self._dense is not None else _encoder(self._encoder))
+        return Embeddings(self._dense.encoder if self._dense is not None else self._encoder())

@@ -5,6 +5,7 @@ Plain ASGI, since Starlette's own middleware class costs a task and two queues p
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import time
@@ -28,6 +29,7 @@ PROBES = frozenset({"/healthz", "/readyz"})
 MONITORING = frozenset({"/metrics", "/openapi.json"})  # what may have a port of its own
 ALWAYS = PROBES | {"/metrics"}
 _ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_PROCESS, _NUMBERS = uuid.uuid4().hex[:8], itertools.count()  # random bytes for each request cost more than reading it
 
 
 class Guard:
@@ -46,7 +48,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope).get("x-request-id", "")
-        request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex[:16]
+        request_id = given if _ID.fullmatch(given) else f"{_PROCESS}{next(_NUMBERS):08x}"
         token, caller = REQUEST_ID.set(request_id), CALLER.set(b"")
         begun, status = time.perf_counter(), 500
 

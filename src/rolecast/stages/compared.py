@@ -96,7 +96,10 @@ def met_by(run: Run) -> str:
     if c.kind == EXTERNAL or c.index or manifest is None:
         searched = run.shared.get("retriever.index", "")
     else:
-        searched = json.loads(manifest)["files"]["corpus.jsonl"]["sha256"]
+        files = json.loads(manifest)["files"]
+        searched = " ".join(
+            files[name]["sha256"] for name in ("corpus.jsonl", "index.json") if name in files
+        )  # the other says how words are read
     return " ".join([c.kind, c.encoder if c.kind in ("dense", "hybrid") else "", searched, run.config.judge.model])
 
 

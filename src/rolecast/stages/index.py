@@ -10,6 +10,7 @@ from rolecast.data.records import read_corpus, read_questions
 from rolecast.errors import InputError
 from rolecast.methods.registry import make_method
 from rolecast.ports import EXTERNAL
+from rolecast.retriever.analysis import PLAIN, Analysis
 from rolecast.retriever.index import KIND, build_index
 from rolecast.stages.run import Run, working
 from rolecast.stages.world import world
@@ -25,10 +26,10 @@ def index(run: Run) -> None:
     A run that takes its index from elsewhere, or searches an external service, builds none.
     """
     world(run)
-    c = run.config
-    if c.retriever.index:
+    c, r = run.config, run.config.retriever
+    if r.index:
         _check_shared(c)
-    elif c.retriever.kind != EXTERNAL and not run.has(run.index):
+    elif r.kind != EXTERNAL and not run.has(run.index):
         with working(run, "index"):
             corpus = Path(c.data.corpus) if c.data.corpus else run.world / "corpus.jsonl"
             passages = read_corpus(corpus)
@@ -36,8 +37,13 @@ def index(run: Run) -> None:
             wanted = make_method(c.method).k
             if wanted > len(passages):
                 raise InputError(f"{corpus}: method.k = {wanted} is larger than the corpus ({len(passages)} passages); lower method.k")
-            build_index(passages, run.index, c.retriever.kind, c.retriever.encoder)
+            build_index(passages, run.index, r.kind, r.encoder, analysis_of(c), prefixes=r.prefixes, long=r.long)
             run.publish(run.index)
+
+
+def analysis_of(config: RunConfig) -> Analysis:
+    """Worlds that a run draws say each word in one way, and their figures were measured with plain words."""
+    return config.retriever.analysis or (Analysis() if config.data.corpus else PLAIN)
 
 
 def _warn_of_lost_gold(config: RunConfig, corpus: set[str]) -> None:

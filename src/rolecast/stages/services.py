@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rolecast.errors import InputError
@@ -34,11 +35,12 @@ def open_retriever(run: Run) -> Retriever:
         return service
     if c.kind == EXTERNAL:
         raise InputError(f"retriever.kind is external: name the service by retriever.url or {RETRIEVER_URL}")
+    encoder = c.encoder if Path(c.encoder).is_dir() else None
     if not c.index:
         run.has(run.index)
-        return LocalRetriever.open(run.index, c.kind)
+        return LocalRetriever.open(run.index, c.kind, encoder)
     folder = local_artifact(c.index, run.path / ".index")
-    retriever = LocalRetriever.open(folder, c.kind)
+    retriever = LocalRetriever.open(folder, c.kind, encoder)
     require_index(_now(retriever.info()), wanted, str(folder))
     return retriever
 

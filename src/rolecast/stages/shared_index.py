@@ -10,20 +10,23 @@ from typing import Any
 
 from rolecast.data.records import read_corpus
 from rolecast.errors import InputError
+from rolecast.retriever.analysis import Analysis
 from rolecast.retriever.index import KIND, Kind, build_index
+from rolecast.retriever.windows import Built
 from rolecast.store.artifact import digest_of, parse_manifest
 from rolecast.store.uri import S3, making, manifest_at, open_store
 
 
-def build(corpus: str, out: str, kind: Kind, encoder: str) -> int:
-    """Writes it to `out`, a folder or s3://bucket/prefix/NAME where nothing is yet; how many passages it has.
+def build(corpus: str, out: str, kind: Kind, encoder: str, analysis: Analysis, **options: Any) -> tuple[int, Built]:
+    """Writes it to `out`, a folder or s3://bucket/prefix/NAME where nothing is yet; how many passages it has, and how they were encoded.
 
-    `corpus`: a file here, or an object s3://bucket/prefix/NAME.jsonl, which is first copied to this machine's disk.
+    `corpus`: a file here, or an object s3://bucket/prefix/NAME.jsonl, which is first copied to this machine's disk. `options`: of
+    `build_index`.
     """
     with making(out) as folder, _here(corpus) as file:
         passages = read_corpus(file)
-        build_index(passages, folder, kind, encoder)
-    return len(passages)
+        built = build_index(passages, folder, kind, encoder, analysis, **options)
+    return len(passages), built
 
 
 def find_or_build(corpus: str, out: str, kind: Kind, encoder: str) -> tuple[dict[str, Any], str]:
@@ -31,10 +34,11 @@ def find_or_build(corpus: str, out: str, kind: Kind, encoder: str) -> tuple[dict
     try:
         data = manifest_at(out)
     except InputError:
-        build(corpus, out, kind, encoder)
+        build(corpus, out, kind, encoder, Analysis())
         data = manifest_at(out)
     manifest = parse_manifest(data, out)
-    made, wanted = manifest.get("provenance", {}), (kind, encoder if kind != "bm25" else None)
+    place = str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder
+    made, wanted = manifest.get("provenance", {}), (kind, place if kind != "bm25" else None)
     if manifest["kind"] != KIND or (made.get("kind"), made.get("encoder")) != wanted:
         what = f"an index of kind {made.get('kind')} with encoder {made.get('encoder')}" if manifest["kind"] == KIND else manifest["kind"]
         raise InputError(f"{out} holds {what}, not the {kind} index that was asked for; name another address")

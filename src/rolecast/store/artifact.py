@@ -47,7 +47,7 @@ def _writing(path: Path, kind: str, provenance: Mapping[str, Any]) -> Iterator[P
     partial.mkdir(parents=True)
     try:
         yield partial
-        files = {str(file.relative_to(partial)): _entry(file) for file in sorted(partial.rglob("*")) if file.is_file()}
+        files = {str(file.relative_to(partial)): entry_of(file) for file in sorted(partial.rglob("*")) if file.is_file()}
         manifest = {KEY: MANIFEST_FORMAT.current, "kind": kind, "files": files, "provenance": dict(provenance)}
         for name in files:
             _settle(partial / name)  # a manifest that outlives a power cut must not name what did not
@@ -78,7 +78,7 @@ def _receiving(path: Path, partial: Path, files: Mapping[str, Any], manifest: by
     try:
         yield partial, tuple(files)
         for name, expected in files.items():
-            if not (partial / name).is_file() or _entry(partial / name) != expected:
+            if not (partial / name).is_file() or entry_of(partial / name) != expected:
                 raise ArtifactError(f"{origin}: {name} does not match the manifest; delete the artifact there and publish it again")
         write_text(partial / MANIFEST, manifest.decode())
         _put(partial, path)
@@ -130,7 +130,7 @@ def verify(path: Path, kind: str) -> dict[str, Any]:
         raise ArtifactError(f"{path} is a {manifest['kind']}, not a {kind}")
     for name, expected in manifest["files"].items():
         file = path / name
-        if not file.is_file() or _entry(file) != expected:
+        if not file.is_file() or entry_of(file) != expected:
             raise ArtifactError(f"{file} is missing or does not match the manifest of its {kind}; delete {path} and make it again")
     return manifest
 
@@ -185,7 +185,8 @@ def _settle(path: Path) -> None:
         os.close(descriptor)
 
 
-def _entry(file: Path) -> dict[str, Any]:
+def entry_of(file: Path) -> dict[str, Any]:
+    """What a manifest says of a file."""
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return {"bytes": file.stat().st_size, "sha256": digest}

@@ -53,6 +53,9 @@ class FencedStore:
     def artifacts(self, prefix: str) -> list[str]:
         return self.store.artifacts(prefix)
 
+    def unfinished(self, prefix: str) -> list[str]:
+        return self.store.unfinished(prefix)
+
     def put(self, key: str, data: bytes, *, absent: bool = False) -> bool:
         self.check()
         return self.store.put(key, data, absent=absent)
@@ -107,7 +110,7 @@ def require_conditional_puts(store: Store, where: str) -> None:
         store.delete(key)
     if written != [True, False]:
         raise InputError(
-            f"{where}: the store{_server()} ignores If-None-Match, so two learners could not be told apart; "
+            f"{where}: the store{_server()} ignores If-None-Match, so of two writers of one key neither would be told; "
             "take a server with conditional writes, such as a present MinIO, SeaweedFS or AWS S3"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 from rolecast.errors import ArtifactError
 from rolecast.store.artifact import MANIFEST, committed, receiving, verified
 from rolecast.store.keys import checked, missing, require_same
+
+_LEFT = re.compile(r"\.+(.+?)(?:\.[0-9a-f]{8}|\.staged|\.partial)+")  # what a publish that was killed leaves beside its key
 
 
 class LocalStore:
@@ -49,6 +52,11 @@ class LocalStore:
     def artifacts(self, prefix: str) -> list[str]:
         found = (file.parent.relative_to(self.root) for file in (self.root / checked(prefix, prefix=True)).rglob(MANIFEST))
         return sorted(str(path) for path in found if not any(part.startswith(".") for part in path.parts))
+
+    def unfinished(self, prefix: str) -> list[str]:
+        root = self.root / checked(prefix, prefix=True)
+        found = ((path.relative_to(self.root), _LEFT.fullmatch(path.name)) for path in root.rglob(".*") if path.is_dir())
+        return sorted({str(path.with_name(left[1])) for path, left in found if left})
 
     def put(self, key: str, data: bytes, *, absent: bool = False) -> bool:
         target = self.root / checked(key)

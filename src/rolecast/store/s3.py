@@ -13,14 +13,16 @@ import io
 import logging
 import re
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from shutil import copyfileobj
+from time import monotonic
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from minio import Minio
@@ -32,7 +34,7 @@ from urllib3.exceptions import HTTPError, ProxyError
 
 from rolecast.errors import ArtifactError, InputError, StoreError, WrongStoreError
 from rolecast.retries import Tries
-from rolecast.store.artifact import MANIFEST, parse_manifest, receiving, verified
+from rolecast.store.artifact import MANIFEST, entry_of, parse_manifest, receiving, verified
 from rolecast.store.credentials import CredentialsFault, clocks_apart, provider_of
 from rolecast.store.keys import below, checked, missing, require_same
 from rolecast.store.local import holds
@@ -41,9 +43,12 @@ from rolecast.store.transport import CA_BUNDLE, pool_for
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 CLAIM = ".claim"
+_PROBE = ".conditional"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 PATIENCE = 120.0  # seconds that a request is tried again for while the server is away or overloaded, as long as other services are
 PART = 16 * 2**20  # bytes of one part of a large upload
+SIGNED = timedelta(minutes=10)  # how long a conditional put may be on its way
+DAMAGED = 3  # times that a file which does not match its manifest is fetched
 WORKERS = 4  # files that travel at once
 _AGAIN = {"InternalError", "SlowDown", "ServiceUnavailable", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict"}
 _AWAY = {500, 502, 503, 504}  # 501 is for good
@@ -67,6 +72,7 @@ class S3Store:
         """Keys, or a provider of keys that expire. `environ` names proxies and certificate authorities."""
         self.endpoint, self.bucket, self.prefix = endpoint, bucket, checked(prefix, prefix=True)
         self._answered = False  # ever: else the address may be at fault
+        self._conditional = False  # whether the server was found to honour If-None-Match
         at = urlsplit(endpoint)
         if at.scheme not in ("http", "https") or not at.netloc or at.path.strip("/"):
             raise InputError(f"ROLECAST_S3_ENDPOINT is {endpoint!r}; write http(s)://host:port")
@@ -104,6 +110,7 @@ class S3Store:
         require_same(present, manifest, where)
 
     def _claim(self, key: str, manifest: bytes) -> None:
+        self.require_conditional_puts()
         name = f"{key}/{CLAIM}"
         if not self._write(name, manifest, absent=True) and self._read(name) != manifest:
             raise ArtifactError(
@@ -111,13 +118,26 @@ class S3Store:
                 "or delete this one first if its writer is dead"
             )
 
+    def require_conditional_puts(self) -> None:
+        """Raises StoreError where the server overwrites what is to be written only if it is absent. Once for each store and process.
+
+        The record stays, so that whoever may not delete can publish too.
+        """
+        if not self._conditional and all(self._write_absent(_PROBE, uuid.uuid4().bytes) for _ in range(2)):
+            raise StoreError(
+                f"{self._where('')}: {self.endpoint} ignores If-None-Match, so of two writers of one key neither would be told; "
+                "take a server with conditional writes, such as a present MinIO, SeaweedFS or AWS S3"
+            )
+        self._conditional = True
+
     def fetch(self, key: str, folder: Path) -> Path:
         where, manifest = self._where(key), self.get(f"{checked(key)}/{MANIFEST}")
         if manifest is None:
             raise missing(where)
         if not holds(folder, manifest):
+            files = parse_manifest(manifest, where)["files"]
             with receiving(folder, manifest, where) as (partial, names), ThreadPoolExecutor(WORKERS) as pool:
-                for _ in pool.map(lambda name: self._download(f"{key}/{name}", partial / name), names):
+                for _ in pool.map(lambda name: self._download(f"{key}/{name}", partial / name, files[name]), names):
                     pass
         return folder
 
@@ -128,6 +148,11 @@ class S3Store:
         suffix = f"/{MANIFEST}"
         found = [key.removesuffix(suffix) for key in self._list(checked(prefix, prefix=True)) if key.endswith(suffix)]
         return sorted(key for key in found if not any(part.startswith(".") for part in key.split("/")))
+
+    def unfinished(self, prefix: str) -> list[str]:
+        names = set(self._list(checked(prefix, prefix=True)))
+        claimed = [name.removesuffix(f"/{CLAIM}") for name in names if name.endswith(f"/{CLAIM}")]
+        return sorted(key for key in claimed if f"{key}/{MANIFEST}" not in names)
 
     def put(self, key: str, data: bytes, *, absent: bool = False) -> bool:
         return self._write(checked(key), data, absent=absent)
@@ -172,8 +197,11 @@ class S3Store:
         def once() -> bool:
             nonlocal tries
             tries += 1
-            url = self._client.get_presigned_url("PUT", self.bucket, self._name(key), expires=timedelta(minutes=10))
+            begun = monotonic()
+            url = self._client.get_presigned_url("PUT", self.bucket, self._name(key), expires=SIGNED)
             reply = self._http.urlopen("PUT", url, body=data, headers={"If-None-Match": "*"})
+            if reply.status == 403 and monotonic() - begun > SIGNED.total_seconds():  # a machine that slept meanwhile, not a bad key
+                return once()
             if reply.status == 412:
                 return tries > 1 and self._read(key) == data
             if reply.status != 200:
@@ -194,7 +222,8 @@ class S3Store:
     def _upload(self, file: Path, key: str) -> None:
         self._call(lambda: self._client.fput_object(self.bucket, self._name(key), str(file), part_size=PART))
 
-    def _download(self, key: str, file: Path) -> None:
+    def _download(self, key: str, file: Path, expected: Mapping[str, Any]) -> None:
+        """What comes damaged is fetched again, as it may have been so on its way alone; whoever receives it compares once more."""
         file.parent.mkdir(parents=True, exist_ok=True)
 
         def once() -> bool:
@@ -202,8 +231,12 @@ class S3Store:
                 copyfileobj(reply, out, 2**20)
             return True
 
-        if self._call(once, absent=False) is False:
-            raise ArtifactError(f"{self._where(key)} is missing, though a manifest names it; delete the artifact and publish it again")
+        for tried in range(1, DAMAGED + 1):
+            if self._call(once, absent=False) is False:
+                raise ArtifactError(f"{self._where(key)} is missing, though a manifest names it; delete the artifact and publish it again")
+            if entry_of(file) == expected:
+                return
+            log.warning("%s came damaged, in %d of at most %d tries", self._where(key), tried, DAMAGED)
 
     def _list(self, prefix: str) -> list[str]:
         """Keys at or below `prefix`."""

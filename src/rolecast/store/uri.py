@@ -7,12 +7,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from rolecast.errors import InputError
 from rolecast.installed import needing
 from rolecast.ports import Store
 from rolecast.store.artifact import MANIFEST
 from rolecast.store.local import LocalStore
+
+if TYPE_CHECKING:
+    from rolecast.store.s3 import S3Store
 
 S3 = "s3://"
 
@@ -23,6 +27,10 @@ def open_store(uri: str, environ: Mapping[str, str] = os.environ) -> Store:
         if "://" in uri:
             raise InputError(f"{uri!r}: a store is a folder or s3://bucket/prefix")
         return LocalStore(Path(uri))
+    return _open_s3(uri, environ)
+
+
+def _open_s3(uri: str, environ: Mapping[str, str]) -> S3Store:
     bucket, _, prefix = uri.removeprefix(S3).rstrip("/").partition("/")
     if not bucket:
         raise InputError(f"{uri!r} names no bucket; write s3://bucket/prefix")
@@ -33,7 +41,7 @@ def open_store(uri: str, environ: Mapping[str, str] = os.environ) -> Store:
 
 def manifest_at(uri: str, environ: Mapping[str, str] = os.environ) -> bytes:
     """The manifest of what is committed at an address, without the rest. `InputError` if nothing is."""
-    parent, key = _place(uri)
+    parent, key = place_of(uri)
     manifest = open_store(parent, environ).get(f"{key}/{MANIFEST}")
     if manifest is None:
         raise InputError(f"{uri} is no committed artifact: it has no {MANIFEST}; mend the address, or make it first")
@@ -42,29 +50,30 @@ def manifest_at(uri: str, environ: Mapping[str, str] = os.environ) -> bytes:
 
 def fetch(uri: str, into: Path, environ: Mapping[str, str] = os.environ) -> Path:
     """A verified copy at `into` of the artifact at an address."""
-    parent, key = _place(uri)
+    parent, key = place_of(uri)
     return open_store(parent, environ).fetch(key, into)
 
 
 @contextmanager
 def making(uri: str, environ: Mapping[str, str] = os.environ) -> Iterator[Path]:
     """Yields where to write the artifact of an address, which then is published there. `InputError` if something is there already."""
-    parent, key = _place(uri)
+    parent, key = place_of(uri)
     if not uri.startswith(S3):
         if Path(uri).exists():
             raise InputError(f"{uri} exists; name a new folder")
         yield Path(uri)
         return
-    store = open_store(parent, environ)
+    store = _open_s3(parent, environ)
     if store.committed(key):
         raise InputError(f"{uri} exists; name another key")
+    store.require_conditional_puts()  # before what takes hours is made
     with TemporaryDirectory(prefix="rolecast-") as folder:
         made = Path(folder) / key
         yield made
         store.publish(made, key)
 
 
-def _place(uri: str) -> tuple[str, str]:
+def place_of(uri: str) -> tuple[str, str]:
     """Store and key of an artifact."""
     if not uri.startswith(S3):
         if "://" in uri:
@@ -79,5 +88,5 @@ def _place(uri: str) -> tuple[str, str]:
 
 def local_artifact(uri: str, into: Path, environ: Mapping[str, str] = os.environ) -> Path:
     """The folder of a committed artifact: itself, or a verified copy at `into` of one in S3."""
-    parent, key = _place(uri)
+    parent, key = place_of(uri)
     return fetch(uri, into, environ) if uri.startswith(S3) else Path(parent) / key

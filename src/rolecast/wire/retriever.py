@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from rolecast.ports import IndexInfo
 from rolecast.types import Passage
 
-MOST = 1024  # queries, ids or texts of one request
+MOST = 1024  # ids or texts of one request
+MANY = 8192  # queries of one request: Search-R1's trainer sends those of a whole step, 2,560 and more
 
 
 def _whole(text: str) -> str:
@@ -24,6 +25,14 @@ def _whole(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_whole)]
 Texts = Annotated[list[Text], Field(max_length=MOST)]
+Queries = Annotated[list[Text], Field(max_length=MANY)]
+
+
+def _counted(number: object) -> object:
+    return int(number) if isinstance(number, float) and number.is_integer() else number  # 3.0, as clients write it that know one kind
+
+
+Count = Annotated[int, BeforeValidator(_counted), Field(ge=0)]
 
 
 class Request(BaseModel):
@@ -35,14 +44,14 @@ class Request(BaseModel):
 class RetrieveRequest(Request):
     """`topk` null or 0 is the server's default."""
 
-    queries: Texts
-    topk: Annotated[int, Field(ge=0)] | None = None
+    queries: Queries
+    topk: Count | None = None
     return_scores: bool = False
 
 
 class SearchRequest(Request):
-    questions: Texts
-    N: Annotated[int, Field(ge=0)] | None = None
+    questions: Queries
+    N: Count | None = None
 
 
 class FetchRequest(Request):

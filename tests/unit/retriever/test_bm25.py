@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolecast.retriever.bm25 import BM25, STOPWORDS, tokenize
+from rolecast.errors import ArtifactError
+from rolecast.retriever.analysis import STOPWORDS, tokenize
+from rolecast.retriever.bm25 import BM25
 
 CORPUS = ["red cat", "blue dog dog", "red dog"]
 WORDS = st.lists(st.sampled_from("red cat blue dog owl the".split()), min_size=1, max_size=6).map(" ".join)  # noqa: SIM905
@@ -108,9 +110,18 @@ def test_ranking_is_that_of_the_formula(corpus: list[str], query: str, k: int) -
 def test_an_index_comes_back_from_disk(tmp_path: Path) -> None:
     index = BM25.build(CORPUS)
     index.save(tmp_path / "bm25")
-    again = BM25.load(tmp_path / "bm25")
+    again = BM25.load(tmp_path / "bm25", len(CORPUS))
     for query in ("red dog", "cat", "owl", ""):
         assert again.rank(query, 3) == index.rank(query, 3)
+
+
+def test_an_index_of_another_corpus_or_of_nothing_is_refused(tmp_path: Path) -> None:
+    BM25.build(CORPUS).save(tmp_path / "bm25")
+    with pytest.raises(ArtifactError, match="is of 3 passages and its corpus has 2; build the index again"):
+        BM25.load(tmp_path / "bm25", 2)
+    (tmp_path / "bm25" / "data.csc.index.npy").write_bytes(b"")
+    with pytest.raises(ArtifactError, match=r"bm25 is no index of bm25s .*; build or fetch it again"):
+        BM25.load(tmp_path / "bm25", 3)
 
 
 def test_a_ranker_of_words_takes_no_gpu() -> None:

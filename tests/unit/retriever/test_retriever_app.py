@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from rolecast.retriever.settings import RetrieverSettings
 from rolecast.store.uri import open_store
 from rolecast.types import Passage
 from rolecast.wire.retriever import contents, title_and_text
+from tests.encoders import Fake
 from tests.live import serving
 from tests.weed import S3Server
 
@@ -39,10 +41,7 @@ PASSAGES = [
 ]
 
 
-class Constant:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
+class Constant(Fake):
     def encode(self, texts: list[str], side: str) -> Any:
         return np.array([[len(text), 0.1] for text in texts], dtype=np.float32)
 
@@ -86,7 +85,10 @@ def test_retrieve_with_scores(url: str) -> None:
     assert [hit["score"] for hit in found] == sorted((hit["score"] for hit in found), reverse=True)
 
 
-@pytest.mark.parametrize(("topk", "hits"), [({}, 2), ({"topk": None}, 2), ({"topk": 0}, 2), ({"topk": 1}, 1), ({"topk": 4}, 3)])
+@pytest.mark.parametrize(
+    ("topk", "hits"),
+    [({}, 2), ({"topk": None}, 2), ({"topk": 0}, 2), ({"topk": 1}, 1), ({"topk": 4}, 3), ({"topk": 3.0}, 3), ({"topk": 99}, 3)],
+)
 def test_topk_null_or_0_is_the_servers_default(url: str, topk: dict[str, Any], hits: int) -> None:
     assert len(post(url, "/retrieve", {"queries": ["dog"], **topk})["result"][0]) == hits
 
@@ -99,6 +101,33 @@ def test_an_empty_list_has_an_empty_result(url: str) -> None:
 
 def test_search_is_the_wire_of_mask(url: str) -> None:
     assert post(url, "/search", {"questions": ["dog", "nothing"], "N": 1}) == [{"top_k_docs": ['"Dogs"\nblue dog dog']}, {"top_k_docs": []}]
+
+
+@pytest.mark.parametrize("scores", [True, False])
+@pytest.mark.parametrize("topk", [None, 0, 1, 2, 3])
+def test_the_shapes_that_search_r1_sends(url: str, topk: int | None, scores: bool) -> None:
+    queries = ["dog", "", "nothing", "d" * 10_000, "Où est le café ? 旅游景点 🦉", "dog"]
+    found = post(url, "/retrieve", {"queries": queries, "topk": topk, "return_scores": scores})["result"]
+    documents = [[hit["document"] for hit in hits] if scores else hits for hits in found]
+    assert documents == [DOG[: topk or 2], [], [], [], [], DOG[: topk or 2]]
+
+
+@pytest.mark.parametrize("n", [None, 0, 1, 2, 3, 3.0])
+@pytest.mark.parametrize(("question", "hits"), [("dog", 3), ("", 0), ("d" * 10_000, 0), ("旅游景点", 0)])
+def test_the_shapes_that_mask_sends(url: str, n: int | None, question: str, hits: int) -> None:
+    [found] = post(url, "/search", {"questions": [question], "N": n})
+    assert found == {"top_k_docs": [document["contents"] for document in DOG][: min(hits, int(n or 2))]}
+
+
+def test_a_whole_steps_queries_are_one_request_and_hold_nobody_up(url: str) -> None:
+    queries = ["dog", "cat", "owl"] * 854  # 2,562
+    with ThreadPoolExecutor() as pool:
+        step = pool.submit(post, url, "/retrieve", {"queries": queries, "topk": 3})
+        while not step.done():
+            assert post(url, "/retrieve", {"queries": ["dog"], "topk": 1}) == {"result": [DOG[:1]]}
+        found = step.result()["result"]
+    assert len(found) == len(queries)
+    assert found[-3:] == found[:3] == [DOG, [{"id": "a", "contents": '"Cats"\nred cat'}], [DOG[2]]]
 
 
 def test_fetch(url: str) -> None:
@@ -125,8 +154,10 @@ def test_embeddings_have_openais_shape(tmp_path: Path, monkeypatch: pytest.Monke
         ("/retrieve", {"queries": [1]}),
         ("/retrieve", {"queries": ["dog"], "topk": -1}),
         ("/retrieve", {"queries": ["dog"], "topk": "3"}),
-        ("/retrieve", {"queries": ["dog"], "topk": 5}),
-        ("/retrieve", {"queries": ["dog"] * 1025}),
+        ("/retrieve", {"queries": ["dog"], "topk": 3.5}),
+        ("/retrieve", {"queries": ["dog"], "topk": True}),
+        ("/retrieve", {"queries": ["dog"] * 8193}),
+        ("/fetch", {"ids": ["a"] * 1025}),
         ("/search", {"queries": ["dog"]}),
         ("/fetch", {"ids": ["nowhere"]}),
         ("/v1/embeddings", {"input": ["dog"], "encoding_format": "hex"}),
@@ -150,6 +181,7 @@ def test_a_request_is_bounded_in_characters_and_passages(index: Path, monkeypatc
     monkeypatch.setattr(LocalRetriever, "search", noted)
     settings = RetrieverSettings(index=str(index), topk=2, max_text_characters=10, max_results=6)
     with serving(*make_retriever(settings)) as url:
+        asked.clear()
         for path, body, said in (
             ("/retrieve", {"queries": ["dog", "x" * 11]}, "a text has 11 characters; send at most 10 in each"),
             ("/search", {"questions": ["x" * 11]}, "a text has 11 characters"),
@@ -258,7 +290,9 @@ def test_searches_of_many_episodes_travel_together(index: Path) -> None:
         client = HttpRetriever(url)
 
         async def searches() -> list[Any]:
-            return await asyncio.gather(*(client.search(["dog"], 1 + n % 2 if n != 7 else 99) for n in range(40)), return_exceptions=True)
+            return await asyncio.gather(
+                *(client.search(["dog"], 1 + n % 2 if n != 7 else 10**6) for n in range(40)), return_exceptions=True
+            )
 
         found = asyncio.run(searches())
         text = httpx.get(f"{url}/metrics").text

@@ -124,12 +124,13 @@ def test_a_schedule_that_decays_over_given_steps_is_no_fault() -> None:
 class Done:
     """Runs that have ended, with scores as told."""
 
-    def __init__(self, out: Path, members: list[Member], index: str = "one index") -> None:
+    def __init__(self, out: Path, members: list[Member], index: str = "one index", words: str = "plain") -> None:
         self.out, self.members = out, members
         for member in members:
             run = create(out / member.key, member.config)
             with writing(run.index, "index", {}) as partial:
                 (partial / "corpus.jsonl").write_text(index)
+                (partial / "index.json").write_text(words)
                 (partial / "ranker").write_text(member.key)  # its last bits may differ
             for name in ("sft", "rl"):
                 made = {"cost": asdict(Cost(5000, context={"planner": 40})), "ended": "budget"}
@@ -185,10 +186,11 @@ def test_runs_that_were_asked_other_questions_are_not_compared(done: Done) -> No
         compare(done.out, done.members)
 
 
-def test_runs_over_another_index_are_not_compared(tmp_path: Path) -> None:
+@pytest.mark.parametrize("other", [{"index": "another index"}, {"words": "unicode"}])
+def test_runs_over_another_index_are_not_compared(tmp_path: Path, other: dict[str, str]) -> None:
     members = plan(["decor", "search_r1"], [0], 5000)
     Done(tmp_path, members[:1])
-    Done(tmp_path, members[1:], index="another index")
+    Done(tmp_path, members[1:], **other)
     with pytest.raises(InputError, match=r"search_r1-0 and .*decor-0 search another index"):
         compare(tmp_path, members)
 

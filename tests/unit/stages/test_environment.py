@@ -183,6 +183,21 @@ SMALL_WORLD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
+    ("retriever", "own", "words"),
+    [({}, False, None), ({}, True, "unicode"), ({"analysis": {"words": "plain"}}, True, None), ({"analysis": {}}, False, "unicode")],
+)
+def test_a_drawn_world_is_searched_by_plain_words_and_a_corpus_of_files_by_unicode(
+    tmp_path: Path, retriever: dict[str, Any], own: bool, words: str | None
+) -> None:
+    """None: an index that says nothing, as those of before."""
+    here = Path(__file__).parents[3] / "configs" / "example"
+    files = {"world": None, **{name: str(here / f"{name}.jsonl") for name in ("corpus", "train", "dev", "test")}}
+    run = create(tmp_path / "run", make_config({"retriever": retriever, **({"data": files} if own else SMALL_WORLD)}, "here"))
+    index(run)
+    assert json.loads((run.index / "index.json").read_text()).get("analysis", {}).get("words") == words
+
+
+@pytest.mark.parametrize(
     ("retriever", "k", "said"),
     [
         ({"kind": "dense"}, 3, r"is a bm25 index and cannot serve dense; set retriever\.kind"),

@@ -58,7 +58,7 @@ def test_nothing_is_there_while_it_is_written(tmp_path: Path) -> None:
 
 def test_the_manifest_is_written_after_every_file_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    entry, write = artifact._entry, artifact.write_text
+    entry, write = artifact.entry_of, artifact.write_text
 
     def noted_entry(file: Path) -> dict[str, Any]:
         steps.append(file.name)
@@ -68,7 +68,7 @@ def test_the_manifest_is_written_after_every_file_was_read(tmp_path: Path, monke
         steps.append(path.name)
         write(path, text)
 
-    monkeypatch.setattr(artifact, "_entry", noted_entry)
+    monkeypatch.setattr(artifact, "entry_of", noted_entry)
     monkeypatch.setattr(artifact, "write_text", noted_write)
     path = make(tmp_path / "a")
     assert steps == ["two.bin", "one.txt", MANIFEST]
