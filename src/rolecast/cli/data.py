@@ -43,24 +43,32 @@ def world(
 
 @app.command()
 def convert(
-    source: Annotated[Path, path_argument("A file in the data set's own layout.")],
+    source: Annotated[Path, path_argument("A file in the data set's own layout, or a folder of plain text and Markdown.")],
     out: Annotated[Path, path_option("Folder to write questions.jsonl (and corpus.jsonl) into.")],
-    format: Annotated[str | None, typer.Option(help="Layout; guessed from the content when left out.")] = None,
+    format: Annotated[str | None, typer.Option(help="Layout; told by what only it has when left out.")] = None,
     dataset: Annotated[str | None, typer.Option(help="Name of the data set, part of every question's id.")] = None,
     split: Annotated[str, typer.Option(help="Name of the split, part of every question's id.")] = "train",
 ) -> None:
-    """Convert a public QA data set to Rolecast's questions."""
+    """Convert a public data set or corpus to Rolecast's questions and passages."""
     from rolecast.data.convert import convert as run
 
     _fresh(out)
     try:
-        found = run(source, out, format, dataset or source.stem, split)
+        found = run(source, out, format, dataset or source.name.partition(".")[0], split)
     except InputError:
         with contextlib.suppress(OSError):
             out.rmdir()  # what the conversion made before it met the fault; never a folder that holds something
         raise
     told = {"questions": found.questions, "with gold passages": found.with_passages, "with a chain of facts": found.with_chain}
-    beside = {"passages": found.passages, "paragraphs without text, left out": found.empty_paragraphs}
+    beside = {
+        "unanswerable": found.unanswerable,
+        "of them with their answerable twin in this corpus, so not unanswerable over it": found.twins,
+        "rows that asked what another asked, united": found.unified,
+        "passages": found.passages,
+        "paragraphs without text, left out": found.empty_paragraphs,
+        "passages that were there before, left out": found.duplicates,
+        **{f"{reason}, left out": count for reason, count in found.left_out.items()},
+    }
     print("\n".join([f"{source}: {found.format} → {out}", *_counted({**told, **{name: n for name, n in beside.items() if n}})]))
 
 
