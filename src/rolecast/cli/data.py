@@ -104,9 +104,10 @@ def mix(
     ] = 0.8,
 ) -> None:
     """Mix the questions of several folders in given shares; what asks the same, or is held out, is left out."""
-    from rolecast.data.card import made_of_data, table
+    from rolecast.data.card import made_of_data
     from rolecast.data.mix import Source, about
     from rolecast.data.mix import mix as run
+    from rolecast.evaluation.table import aligned
 
     _fresh(out)
     read = [Source.read(source) for source in sources]
@@ -120,7 +121,7 @@ def mix(
     ]
     shared = f", {found.shared:,} of them in several sources" if found.shared else ""
     corpus = f"; {found.passages:,} passages{shared}" if found.passages else ""
-    print("\n".join([*table(head, rows), f"{out}: {found.questions:,} questions{corpus}"]))
+    print("\n".join([aligned(head, rows), f"{out}: {found.questions:,} questions{corpus}"]))
 
 
 @app.command()

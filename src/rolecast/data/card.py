@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
@@ -137,14 +137,3 @@ def counted(counts: Mapping[str, int], indent: int = 2) -> list[str]:
     """A line each, numbers below each other."""
     width = max((len(f"{count:,}") for count in counts.values()), default=0)
     return [f"{'':{indent}}{count:>{width},}  {name}" for name, count in counts.items()]
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns below each other: the first to the left, others to the right."""
-    widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
-    return [
-        "  ".join(
-            cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in [head, *rows]
-    ]

@@ -63,6 +63,20 @@ def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
     return aligned(head, rows)
 
 
+def datasets_table(result: Mapping[str, Any]) -> str:
+    """An evaluation of a model that no run trained: a row for each data set and one for all, strict scores and lenient ones beside."""
+    head = ["data set", "n", "EM", "95 % interval", "F1", "CEM", "lenient EM", "lenient F1", "CEM of reply", "valid", "tokens", "searches"]
+    rows = [
+        [
+            name, str(found["n"]), _percent(found.get("em")), _interval(found),
+            *(_percent(found.get(score)) for score in ("f1", "cem", "lenient_em", "lenient_f1", "reply_cem")),
+            f"{100 * found['valid']:.1f}", f"{found['tokens_per_question']:.0f}", f"{found['searches_per_question']:.1f}",
+        ]
+        for name, found in [*result.get("by_dataset", {}).items(), ("all", result)]
+    ]  # fmt: skip
+    return aligned(head, rows)
+
+
 def gained(gains: Gains, stages: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A line for each later stage: the paired differences of its headline and of further tasks' scores."""
     lines = []

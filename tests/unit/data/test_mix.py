@@ -118,7 +118,7 @@ def run(*words: str | Path) -> str:
 
 def test_the_commands_print_tables_and_the_manifest_has_the_card(tmp_path: Path) -> None:
     a, b, out = numbered(tmp_path, "a", 4), numbered(tmp_path, "b", 2), tmp_path / "out"
-    lines = run("mix", f"{a}=2", b, "--size", "3", "--out", out).splitlines()
+    lines = [line for line in run("mix", f"{a}=2", b, "--size", "3", "--out", out).splitlines() if set(line) != {"─"}]
     assert [line.split() for line in lines] == [
         ["source", "weight", "had", "held", "out", "exact", "repeats", "near", "repeats", "taken"],
         [str(a), "2", "4", "0", "0", "0", "2"],
