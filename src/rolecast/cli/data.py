@@ -8,11 +8,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from rolecast.cli.demonstrate import demonstrate
 from rolecast.cli.places import path_argument, path_option
 from rolecast.errors import InputError
 
 app = typer.Typer(help="Worlds and data sets.")
 index_app = typer.Typer(help="Search indexes.")
+app.command()(demonstrate)
 
 
 @app.command()

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -109,32 +109,32 @@ def evaluate_alone(trial: Trial) -> Path:
     """Writes the artifact `OUT/evaluation`: result.json, predictions.jsonl, some traces. Does nothing if it is there."""
     trial.speaker.check()
     trial.out.mkdir(parents=True, exist_ok=True)
-    run = _as_run(trial)
+    run = as_run(trial)
     with working(run, "eval"):
-        _claim(trial)
+        claim(trial.out, trial.asked())
         if not run.has(trial.out / RESULT):
             _finish(trial, _played(trial, run))
     verify(trial.out / RESULT, "evaluation")
     return trial.out / RESULT
 
 
-def _as_run(trial: Trial) -> Run:
+def as_run(trial: Trial) -> Run:
     """What opens a run's retriever and judge, over the folder of the evaluation."""
     index = trial.config.retriever.index
     return Run(trial.out, trial.config, shared={"retriever.index": digest_of(manifest_at(index))} if index else {})
 
 
-def _claim(trial: Trial) -> None:
-    """The folder is this evaluation's from now on; that of another one is refused."""
-    file, asked = trial.out / ASKED, json.loads(json.dumps(trial.asked()))
+def claim(out: Path, identity: Mapping[str, Any]) -> None:
+    """The folder is this work's from now on; that of another one is refused."""
+    file, asked = out / ASKED, json.loads(json.dumps(identity))
     if not file.exists():
-        if other := [path.name for path in trial.out.iterdir() if path.name not in (".lock", "origins.json", "seconds.json")]:
-            raise InputError(f"{trial.out} holds {other[0]} and is no evaluation; name another folder by --out")
+        if other := sorted(path.name for path in out.iterdir() if path.name not in (".lock", "origins.json", "seconds.json")):
+            raise InputError(f"{out} holds {other[0]} and is no evaluation; name another folder by --out")
         write_text(file, json.dumps(asked, indent=1))
         return
     known = json.loads(file.read_text())
     if differs := next((key for key in asked if known.get(key) != asked[key]), None):
-        raise InputError(f"{trial.out} holds an evaluation with another {differs}; name another folder by --out, or delete it")
+        raise InputError(f"{out} was begun with another {differs}; name another folder by --out, or delete it")
 
 
 def retriever_of(run: Run, method: Method, corpus: Path | None) -> Retriever:
@@ -164,7 +164,7 @@ def _played(trial: Trial, run: Run) -> _Played:
     method = played_method(c, trial.speaker)
     task = with_lenient(tasks.together(method.measured or ("qa",)), method)
     file = trial.out / KEPT
-    known = _mended(file)
+    known = mended(file, lambda row: row["at"])
     total = min(c.eval.n, sum(1 for _ in iter_questions(trial.questions)))
     if len(known) < total:
         retriever = retriever_of(run, method, trial.corpus)
@@ -223,20 +223,26 @@ async def _all(collector: Collector, questions: Iterator[tuple[int, Question]], 
         await ended(list(live))
 
 
-def _mended(file: Path) -> set[int]:
-    """Numbers of the questions that are done. A line that a kill cut off goes, and so do episodes in which something failed."""
+def mended(file: Path, name: Callable[[Any], Hashable]) -> set[Any]:
+    """Names of the episodes that are done. A line that a kill cut off goes, and so do episodes in which something failed."""
     if not file.exists():
         return set()
-    whole = [(json.loads(line), line) for line in _lines(file)]
-    done = {row["at"]: line for row, line in whole if not row["fault"]}
+    done: set[Any] = set()
     temporary = file.with_suffix(".tmp")
     with temporary.open("wb") as out:
-        out.writelines(done.values())
+        for line in whole_lines(file):
+            row = json.loads(line)
+            if not row["fault"] and name(row) not in done:
+                done.add(name(row))
+                out.write(line)
     os.replace(temporary, file)
-    return set(done)
+    return done
 
 
-def _lines(file: Path) -> Iterator[bytes]:
+def whole_lines(file: Path) -> Iterator[bytes]:
+    """All but a last one that was cut off; none where there is no file."""
+    if not file.exists():
+        return
     with file.open("rb") as lines:
         for line in lines:
             if line.endswith(b"\n"):
@@ -246,7 +252,7 @@ def _lines(file: Path) -> Iterator[bytes]:
 def _totals(file: Path, task: Task) -> _Played:
     rows: list[tuple[int, int, Row]] = []
     cost, errors, begins = Cost(), list[str](), 0
-    for line in _lines(file):
+    for line in whole_lines(file):
         kept = json.loads(line)
         rows.append((kept["at"], begins, Row(**kept["row"])))
         cost = cost + read_cost(kept["cost"])

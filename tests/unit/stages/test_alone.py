@@ -211,9 +211,9 @@ def test_another_evaluation_in_the_same_folder_is_refused(tmp_path: Path, model:
         endpoint.replies = [reply]
         words = outside(url, model, data, tmp_path / "out")
         command(*words)
-        assert "holds an evaluation with another config" in refused(*words, "-n", 3)
+        assert "was begun with another config" in refused(*words, "-n", 3)
         (data / "questions.jsonl").write_text(json.dumps(QUESTIONS[0]) + "\n")
-        assert "holds an evaluation with another questions" in refused(*words)
+        assert "was begun with another questions" in refused(*words)
         assert "holds notes and is no evaluation" in refused(*outside(url, model, data, tmp_path / "other"))
 
 
