@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rolecast.data.merge import CORPUS
@@ -36,8 +35,10 @@ def card(folder: Path) -> dict[str, Any]:
     corpus = folder / CORPUS
     found: dict[str, Any] = {"questions": {file.name: questions_card(iter_questions(file)) for file in files}}
     if corpus.exists():
-        words = [len(passage.text.split()) for passage in iter_corpus(corpus)]
-        found["corpus"] = {"passages": len(words), "words": round(fmean(words), 1)}
+        passages = words = 0
+        for passage in iter_corpus(corpus):
+            passages, words = passages + 1, words + len(passage.text.split())
+        found["corpus"] = {"passages": passages, "words": round(words / passages, 1)}
     if not files and not corpus.exists():
         raise InputError(f"{folder}: holds neither questions nor {CORPUS}; name a folder that `rolecast data convert` wrote")
     return found

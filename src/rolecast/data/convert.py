@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 from rolecast.data.formats import FORMATS, TEXTS, Format, Item, Parse, Row, first_cells, read_rows
 from rolecast.data.formats.base import UNANSWERABLE
 from rolecast.data.records import HALF_PAIR, JsonlWriter, RowError, describe, fault, passage_row, question_row
+from rolecast.data.seen import SeenPassages
 from rolecast.data.texts import is_text, read_texts
 from rolecast.errors import InputError
 from rolecast.installed import needing
@@ -182,7 +182,7 @@ class _Output:
         self.with_passages = self.with_chain = self.empty = self.duplicates = self.unified = self.unanswerable = self.twins = 0
         self.left_out: Counter[str] = Counter()
         self._dataset, self._split = dataset, split
-        self._passages: dict[str, int] = {}  # an id, and a digest of what it stands for
+        self._passages = SeenPassages()
         self._rows: dict[str, int] = {}
         self._held: dict[str, Question] = {}
 
@@ -237,13 +237,11 @@ class _Output:
 
     def add_passage(self, passage: Passage, once: bool = False) -> None:
         """`once`: a corpus gives each passage once, so one that is there already is counted."""
-        digest = _digest(passage)
-        known = self._passages.get(passage.id)
-        if known is None:
-            self._passages[passage.id] = digest
-            self.corpus.write(passage_row(passage))
-        elif known != digest:
+        new = self._passages.add(passage)
+        if new is None:
             raise RowError(f"passage {passage.id!r} was another text before; give every passage an id of its own")
+        if new:
+            self.corpus.write(passage_row(passage))
         else:
             self.duplicates += once
 
@@ -252,7 +250,3 @@ class _Output:
             format, self.questions.rows, self.corpus.rows, self.with_passages, self.with_chain, self.empty, self.duplicates, self.unified,
             self.unanswerable, self.twins, dict(self.left_out),
         )  # fmt: skip
-
-
-def _digest(passage: Passage) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{passage.title}\x1f{passage.text}".encode(), digest_size=7).digest(), "big")

@@ -23,6 +23,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from rolecast.data.files import opened
+from rolecast.data.seen import SeenPassages
 from rolecast.errors import InputError
 from rolecast.reading import distinct
 from rolecast.types import Gold, Hop, Passage, Question, RubricItem
@@ -257,15 +258,14 @@ def iter_questions(path: Path) -> Iterator[Question]:
 def iter_corpus(path: Path) -> Iterator[Passage]:
     """Passages one at a time, for corpora that do not fit into memory; ids are unique, and there is at least one. Rows without text, and rows
     that repeat a passage, are left out, and a warning says how many."""
-    lines: dict[str, tuple[int, bytes]] = {}
+    seen = SeenPassages()
     empty = repeated = 0
     for number, raw in json_lines(path):
         try:
             passage = CorpusRow.model_validate(raw).to_passage()
-            digest = hashlib.blake2b(f"{passage.title}\x1f{passage.text}".encode(), digest_size=8).digest()
-            known = lines.setdefault(passage.id, (number, digest))
-            if known[1] != digest:
-                raise RowError(f"id {passage.id!r} has another text on line {known[0]}; give every passage an id of its own")
+            new = seen.add(passage)
+            if new is None:
+                raise RowError(f"id {passage.id!r} stood for another text before; give every passage an id of its own")
         except EmptyPassage:
             empty += 1
             continue
@@ -273,11 +273,11 @@ def iter_corpus(path: Path) -> Iterator[Passage]:
             raise fault(f"{path}, line {number}", describe(error, CORPUS_SHAPE)) from None
         except RowError as error:
             raise fault(f"{path}, line {number}", str(error)) from None
-        if known[0] != number:
+        if new:
+            yield passage
+        else:
             repeated += 1
-            continue
-        yield passage
-    if not lines:
+    if not seen:
         raise fault(path, f"the corpus is empty; {CORPUS_SHAPE}")
     if empty or repeated:
         log.warning("%s: %d passages without text and %d that are there twice were left out", path, empty, repeated)

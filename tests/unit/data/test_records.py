@@ -157,7 +157,7 @@ def test_question_faults(tmp_path: Path, row: Any, reason: str) -> None:
         ({**PASSAGE, "id": 7.5}, "'id': input should be a valid string"),
         ({**PASSAGE, "text": ["words"]}, "'text': input should be a valid string"),
         ({"id": "p1", "contents": "no title line"}, "'contents' has no title line"),
-        ({**PASSAGE, "id": "p0", "text": "others"}, "id 'p0' has another text on line 1"),
+        ({**PASSAGE, "id": "p0", "text": "others"}, "id 'p0' stood for another text before"),
         (100_000 * "[", "nested too deeply"),
         ('{"id": "p1", "title": "T", "text": "a", "text": "b"}', "key 'text' is given twice; keep one"),
     ],
