@@ -132,7 +132,7 @@ def evaluate(
     if used := [name for name, value in (("--method", method), ("--data", data), ("--out", out), ("-n", n)) if value is not None]:
         raise InputError(f"{used[0]} belongs to --model: a run has its own; leave it out")
     from rolecast.evaluation.profiles import find_profile
-    from rolecast.evaluation.table import results_table
+    from rolecast.evaluation.table import datasets_table, results_table
     from rolecast.schedule import last as last_stage
     from rolecast.stages.evaluate import evaluate as evaluate_stage
     from rolecast.stages.fixed import Found
@@ -149,7 +149,10 @@ def evaluate(
     folder = evaluate_stage(run_, name, chosen, found)
     if found is not None:
         print(f"from the documents of {found.run.place}, stage {found.stage}: {folder}")
-    print(results_table({folder.name: json.loads((folder / "result.json").read_text())}))
+    result = json.loads((folder / "result.json").read_text())
+    print(results_table({folder.name: result}))
+    if "by_dataset" in result:
+        print("\n" + datasets_table(result))
 
 
 def evaluate_model(

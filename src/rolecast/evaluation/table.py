@@ -64,12 +64,14 @@ def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def datasets_table(result: Mapping[str, Any]) -> str:
-    """An evaluation of a model that no run trained: a row for each data set and one for all, strict scores and lenient ones beside."""
-    head = ["data set", "n", "EM", "95 % interval", "F1", "CEM", "lenient EM", "lenient F1", "CEM of reply", "valid", "tokens", "searches"]
+    """A row for each data set of a pooled set, and one for all; lenient scores beside the strict ones, where there are any."""
+    lenient = {"lenient_em": "lenient EM", "lenient_f1": "lenient F1", "reply_cem": "CEM of reply"} if "lenient_em" in result else {}
+    scores = {"f1": "F1", "cem": "CEM", **lenient}
+    head = ["data set", "n", "EM", "95 % interval", *scores.values(), "valid", "tokens", "searches"]
     rows = [
         [
-            name, str(found["n"]), _percent(found.get("em")), _interval(found),
-            *(_percent(found.get(score)) for score in ("f1", "cem", "lenient_em", "lenient_f1", "reply_cem")),
+            name, str(found["n"]), _percent(found.get("em")), _interval(found if result.get("headline", "em") == "em" else {}),
+            *(_percent(found.get(score)) for score in scores),
             f"{100 * found['valid']:.1f}", f"{found['tokens_per_question']:.0f}", f"{found['searches_per_question']:.1f}",
         ]
         for name, found in [*result.get("by_dataset", {}).items(), ("all", result)]
