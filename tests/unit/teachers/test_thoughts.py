@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from rolecast.methods.registry import make_method, read_config
+from rolecast.methods.registry import find, make_method, read_config
 from rolecast.rollout.render import Renderer
 from rolecast.teachers.base import TeacherErrors
 from rolecast.teachers.examples import throwaway_episode
@@ -33,3 +33,9 @@ def test_a_language_model_is_shown_sentences(name: str, renderer: Renderer) -> N
 @pytest.mark.parametrize("name", ["decor", "search_r1", "react", "search_o1", "autorefine", "dac", "coda"])
 def test_the_small_model_learns_its_shorthand(name: str, renderer: Renderer) -> None:
     assert any("next fact" in text for text in said(name, "compact", renderer))
+
+
+@pytest.mark.parametrize("name", ["decor", "dac"])
+def test_the_presets_for_a_language_model_show_it_sentences(name: str) -> None:
+    method = find(name)
+    assert "prompts: instruct" in method.preset("small_model").read_text()
