@@ -28,16 +28,28 @@ def world(
 ) -> None:
     """Make a world: a corpus of one-sentence passages and multi-hop questions over it."""
     from rolecast.config import WorldConfig
-    from rolecast.stages.world import statistics, write_world
+    from rolecast.data.card import counted
+    from rolecast.stages.world import write_world
 
     _fresh(out)
     made = write_world(out, WorldConfig(kind=kind), seed)
-    numbers: dict[str, object] = statistics(made)
+    counts = {"passages": len(made.passages), **{f"{split} questions": len(rows) for split, rows in made.questions.items()}}
+    print("\n".join([str(out), *counted(counts)]))
     if measure:
         from rolecast.evaluation.retrieval import measure_world
+        from rolecast.evaluation.table import aligned
 
-        numbers["retrieval"] = measure_world(made)
-    print(json.dumps(numbers, indent=1))
+        measured = measure_world(made)
+        head = ["ranker", *(name.replace("_", " ") for name in next(iter(measured.values())))]
+        print(
+            aligned(
+                head,
+                [
+                    [kind, *(f"{value:g}" if name == "k" else f"{100 * value:.1f}" for name, value in found.items())]
+                    for kind, found in measured.items()
+                ],
+            )
+        )
 
 
 @app.command()
