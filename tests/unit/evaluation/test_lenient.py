@@ -39,6 +39,7 @@ def played(answer: str | None, *replies: str, role: str = "answerer", probe: boo
     ("trajectory", "expected"),
     [
         (played("Paris", "<answer>Paris</answer>"), (1.0, 1.0, 1.0, 1.0)),
+        (played("Paris", "<answer>Rome</answer>"), (1.0, 1.0, 1.0, 0.0)),
         (played(None, "Rome", "the answer is Paris"), (0.0, 1.0, 1.0, 1.0)),
         (played(None, "It is Paris of course"), (0.0, 0.0, 1 / 3, 1.0)),
         (played("Rome", "<answer>Rome</answer> not Paris"), (0.0, 0.0, 0.0, 1.0)),
