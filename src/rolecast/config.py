@@ -179,7 +179,7 @@ class TrainedConfig(StageConfig):
 
 
 class SftConfig(TrainedConfig):
-    """Supervised fine-tuning on the method's scripted teacher."""
+    """Supervised fine-tuning on the method's scripted teacher, or on demonstrations."""
 
     steps: int = Field(1000, ge=0, json_schema_extra=SEGMENT)  # updates
     batch: int = Field(16, ge=1)  # rows (turns) of a step
@@ -188,6 +188,8 @@ class SftConfig(TrainedConfig):
     mix: dict[str, Share] = {}  # share of rows of each role; empty takes them as episodes have them
     drills: int = Field(0, ge=0)  # how many of the steps, the first ones, are reading drills instead of turns; for models from scratch
     invented: bool = False  # also where the run has data of its own, its teacher plays on invented worlds
+    # what is learned instead of the teacher's turns: a file of conversations, or what `rolecast data demonstrate` kept
+    demonstrations: str | None = Field(None, min_length=1, json_schema_extra=ADDED)
     checkpoint_every: int = Field(250, ge=1, json_schema_extra=HOW)  # steps between two checkpoints
 
 
@@ -286,14 +288,16 @@ class RunConfig(Closed):
     @field_validator("stages", mode="before")
     @classmethod
     def _stages_of_the_schedule(cls, given: Any, info: ValidationInfo) -> Any:
-        """Every stage of the method's schedule, with the settings of its kind. One that is null is as if it were not given: so an override
-        takes back what a file says of a stage that another schedule has not."""
+        """Every stage of the method's schedule, with the settings of its kind. One of SFT that is null has no steps: its model is what it starts
+        from. Another one that is null is as if it were not given: so an override takes back what a file says of a stage that another
+        schedule has not."""
         if "method" not in info.data:
             return {}  # nothing is known of them, and what is wrong with the method is what there is to say
         if not isinstance(given, dict):
             return given
-        given = {name: settings for name, settings in given.items() if settings is not None}
         method = make_method(info.data["method"])
+        left_out = {stage.name for stage in method.schedule() if stage.kind == "sft" and given.get(stage.name, 0) is None}
+        given = {name: settings for name, settings in given.items() if settings is not None} | {name: {"steps": 0} for name in left_out}
         if untrained := [stage for stage in method.schedule() if stage.kind not in STAGE_KINDS]:
             raise ValueError(f"{method.name}: stage {untrained[0].name!r} is of kind {untrained[0].kind!r}, which no stage can be")
         kinds = {stage.name: STAGE_KINDS[stage.kind] for stage in method.schedule()}

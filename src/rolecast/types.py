@@ -97,7 +97,10 @@ class Gold:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question. `given` is state that an earlier stage prepared; `gold` never reaches `messages`."""
+    """A question. `given` is state that an earlier stage prepared; `gold` never reaches `messages`.
+
+    `dataset` and `original_id` say which row of whose file it was, as that data set calls it: official scorers ask for it.
+    """
 
     id: str
     text: str
@@ -105,6 +108,9 @@ class Question:
     type: str = ""
     hops: int = 0
     given: Mapping[str, Any] = field(default_factory=dict)
+    dataset: str = ""
+    original_id: str = ""
+    level: str = ""
 
 
 def question_id(dataset: str, split: str, row: int | str) -> str:

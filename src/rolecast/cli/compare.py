@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rolecast.cli.places import runs_option
-from rolecast.cli.runs import Overrides
+from rolecast.cli.places import Overrides, runs_option
 from rolecast.errors import InputError
 
 if TYPE_CHECKING:

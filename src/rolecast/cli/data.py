@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from rolecast.cli.demonstrate import demonstrate
 from rolecast.cli.places import path_argument, path_option
 from rolecast.errors import InputError
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Worlds and data sets.")
 index_app = typer.Typer(help="Search indexes.")
+app.command()(demonstrate)
 
 
 @app.command()
@@ -33,39 +33,58 @@ def world(
 ) -> None:
     """Make a world: a corpus of one-sentence passages and multi-hop questions over it."""
     from rolecast.config import WorldConfig
-    from rolecast.stages.world import statistics, write_world
+    from rolecast.data.card import counted
+    from rolecast.stages.world import write_world
 
     _fresh(out)
     made = write_world(out, WorldConfig(kind=kind), seed)
-    numbers: dict[str, object] = statistics(made)
+    counts = {"passages": len(made.passages), **{f"{split} questions": len(rows) for split, rows in made.questions.items()}}
+    print("\n".join([str(out), *counted(counts)]))
     if measure:
         from rolecast.evaluation.retrieval import measure_world
+        from rolecast.evaluation.table import aligned
 
-        numbers["retrieval"] = measure_world(made)
-    print(json.dumps(numbers, indent=1))
+        measured = measure_world(made)
+        head = ["ranker", *(name.replace("_", " ") for name in next(iter(measured.values())))]
+        print(
+            aligned(
+                head,
+                [
+                    [kind, *(f"{value:g}" if name == "k" else f"{100 * value:.1f}" for name, value in found.items())]
+                    for kind, found in measured.items()
+                ],
+            )
+        )
 
 
 @app.command()
 def convert(
-    source: Annotated[Path, path_argument("A file in the data set's own layout.")],
+    source: Annotated[Path, path_argument("A file in the data set's own layout, or a folder of plain text and Markdown.")],
     out: Annotated[Path, path_option("Folder to write questions.jsonl (and corpus.jsonl) into.")],
-    format: Annotated[str | None, typer.Option(help="Layout; guessed from the content when left out.")] = None,
+    format: Annotated[str | None, typer.Option(help="Layout; told by what only it has when left out.")] = None,
     dataset: Annotated[str | None, typer.Option(help="Name of the data set, part of every question's id.")] = None,
     split: Annotated[str, typer.Option(help="Name of the split, part of every question's id.")] = "train",
 ) -> None:
-    """Convert a public QA data set to Rolecast's questions."""
+    """Convert a public data set or corpus to Rolecast's questions and passages."""
+    from rolecast.data.card import counted, made_of_data
     from rolecast.data.convert import convert as run
 
     _fresh(out)
-    try:
-        found = run(source, out, format, dataset or source.stem, split)
-    except InputError:
-        with contextlib.suppress(OSError):
-            out.rmdir()  # what the conversion made before it met the fault; never a folder that holds something
-        raise
+    name = dataset or source.name.partition(".")[0]
+    with made_of_data(out, {"made": "convert", "source": str(source), "dataset": name, "split": split}) as (partial, said):
+        found = run(source, partial, format, name, split)
+        said["format"] = found.format
     told = {"questions": found.questions, "with gold passages": found.with_passages, "with a chain of facts": found.with_chain}
-    beside = {"passages": found.passages, "paragraphs without text, left out": found.empty_paragraphs}
-    print("\n".join([f"{source}: {found.format} → {out}", *_counted({**told, **{name: n for name, n in beside.items() if n}})]))
+    beside = {
+        "unanswerable": found.unanswerable,
+        "of them with their answerable twin in this corpus, so not unanswerable over it": found.twins,
+        "rows that asked what another asked, united": found.unified,
+        "passages": found.passages,
+        "paragraphs without text, left out": found.empty_paragraphs,
+        "passages that were there before, left out": found.duplicates,
+        **{f"{reason}, left out": count for reason, count in found.left_out.items()},
+    }
+    print("\n".join([f"{source}: {found.format} → {out}", *counted({**told, **{name: n for name, n in beside.items() if n}})]))
 
 
 @app.command()
@@ -74,25 +93,82 @@ def merge(
     out: Annotated[Path, path_option("Folder to write corpus.jsonl and a file of questions for each into; it must not exist yet.")],
 ) -> None:
     """Merge the corpora of splits and data sets into one, and keep their questions apart."""
+    from rolecast.data.card import counted, made_of_data
     from rolecast.data.merge import merge as run
 
     _fresh(out)
-    try:
-        found = run(sources, out)
-    except InputError:
-        shutil.rmtree(out, ignore_errors=True)  # it was not there before
-        raise
+    with made_of_data(out, {"made": "merge", "sources": [str(source) for source in sources]}) as (partial, _):
+        found = run(sources, partial)
+    counts = {"corpus.jsonl": found.passages, **found.questions, "passages that were there before": found.shared}
+    print("\n".join([str(out), *counted(counts)]))
+
+
+@app.command()
+def mix(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SOURCE...", help="Converted folders or files of questions, each with =WEIGHT if you like.")
+    ],
+    out: Annotated[Path, path_option("Folder to write questions.jsonl and corpus.jsonl into; it must not exist yet.")],
+    size: Annotated[int | None, typer.Option(min=1, help="Questions; by default as many as the weights allow.")] = None,
+    seed: Annotated[int, typer.Option(help="Draws the questions and their order.")] = 0,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PLACE", help="An evaluation set, a folder or a file: no question of it gets into the mixture."),
+    ] = None,
+    near: Annotated[
+        float,
+        typer.Option(
+            min=0.5, max=2.0, help="Share of words from which two questions with one answer ask the same; above 1 only equal texts do."
+        ),
+    ] = 0.8,
+) -> None:
+    """Mix the questions of several folders in given shares; what asks the same, or is held out, is left out."""
+    from rolecast.data.card import made_of_data
+    from rolecast.data.mix import Source, about
+    from rolecast.data.mix import mix as run
+    from rolecast.evaluation.table import aligned
+
+    _fresh(out)
+    read = [Source.read(source) for source in sources]
+    with made_of_data(out, {}) as (partial, said):
+        found = run(read, partial, size, seed, against or (), near)
+        said.update(about(found, size, seed, against or (), near))
+    head = ("source", "weight", "had", "held out", "exact repeats", "near repeats", "taken")
+    rows = [
+        (row.place, f"{row.weight:g}", *(f"{n:,}" for n in (row.had, row.evaluated, row.exact, row.near, row.taken)))
+        for row in found.sources
+    ]
+    shared = f", {found.shared:,} of them in several sources" if found.shared else ""
+    corpus = f"; {found.passages:,} passages{shared}" if found.passages else ""
+    print("\n".join([aligned(head, rows), f"{out}: {found.questions:,} questions{corpus}"]))
+
+
+@app.command()
+def show(
+    place: Annotated[Path, path_argument("A file of questions, or a folder with one.")],
+    n: Annotated[int, typer.Option("-n", min=1, help="Questions to show.")] = 5,
+    seed: Annotated[int, typer.Option(help="Draws them.")] = 0,
+) -> None:
+    """Show some questions with their answers, and where they are from."""
+    from rolecast.data.card import shown
+
+    print("\n\n".join(shown(place, n, seed)))
+
+
+@app.command()
+def card(
+    place: Annotated[Path, path_argument("A folder with data, or a file of questions.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One object.")] = False,
+) -> None:
+    """Say what is in a folder of data, and how it was made."""
+    from rolecast.data.card import card_of, lines_of, made_lines
+
+    found, said = card_of(place)
     print(
-        "\n".join(
-            [str(out), *_counted({"corpus.jsonl": found.passages, **found.questions, "passages that were there before": found.shared})]
-        )
+        json.dumps({"card": found, "made": said}, indent=1, ensure_ascii=False)
+        if as_json
+        else "\n".join([*lines_of(found), *made_lines(said)])
     )
-
-
-def _counted(counts: Mapping[str, int]) -> list[str]:
-    """A line each, numbers below each other."""
-    width = max(len(f"{count:,}") for count in counts.values())
-    return [f"  {count:>{width},}  {name}" for name, count in counts.items()]
 
 
 @index_app.command()

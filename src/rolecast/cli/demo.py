@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rolecast.cli.places import path_option, run_option
-from rolecast.cli.runs import Overrides, Procs
+from rolecast.cli.places import Overrides, path_option, run_option
+from rolecast.cli.runs import Procs
 
 if TYPE_CHECKING:
     from rolecast.config import RunConfig

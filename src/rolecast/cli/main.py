@@ -85,6 +85,7 @@ PARTS = {
     "ask": "agent",
     "compare": "local",
     "data": "convert",
+    "data demonstrate": "train",
     "demo": "local",
     "deploy": "control",
     "eval": "train",
@@ -147,7 +148,7 @@ def main() -> None:
 
 def _going_on(arguments: Sequence[str]) -> str:
     """The command that goes on where this one ended: the same, but one that would delete what it did."""
-    if not arguments or arguments[0] not in RESUMED:
+    if not arguments or (arguments[0] not in RESUMED and list(arguments[:2]) != ["data", "demonstrate"]):
         return ""
     called = Path(sys.argv[0])
     program = [str(called)] if called.name == "rolecast" else [sys.executable, "-m", "rolecast.cli.main"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rolecast.cli.compare import Budget, Methods, Seeds, names_in, planned
-from rolecast.cli.places import path_option, run_option
-from rolecast.cli.runs import Overrides, Procs
+from rolecast.cli.places import Overrides, path_option, run_option
+from rolecast.cli.runs import Procs
 from rolecast.errors import InputError
 
 if TYPE_CHECKING:

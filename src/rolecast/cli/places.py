@@ -1,9 +1,9 @@
-"""Paths on the command line. `pathlib` makes s3:/b/x of s3://b/x, so an address must be told before it is a path."""
+"""Paths on the command line, and options that several commands have. `pathlib` makes s3:/b/x of s3://b/x, so an address must be told before it is a path."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -52,3 +52,20 @@ def run_option(help: str) -> Any:
 def runs_option(help: str) -> Any:
     """`--out`, of a command that makes several runs or reads them."""
     return typer.Option(parser=_runs_here, metavar="PATH", help=help)
+
+
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override of the config, as often as you like.")]
+ModelPlace = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="PLACE", help="Instead of a run: a Hugging Face model directory, or an endpoint's address ending in /v1."
+    ),
+]
+MethodName = Annotated[str | None, typer.Option("--method", metavar="METHOD", help="With --model: how it plays; see `rolecast methods`.")]
+ModelName = Annotated[str, typer.Option("--model-name", metavar="NAME", help="With an endpoint: the model's name there.")]
+TokenizerPlace = Annotated[
+    str, typer.Option("--tokenizer", metavar="DIR", help="With an endpoint: a model directory whose tokenizer counts its tokens.")
+]
+KeyEnv = Annotated[
+    str | None, typer.Option("--key-env", metavar="NAME", help="With an endpoint: the environment variable that holds its key.")
+]

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rolecast.cli.places import path_argument
-from rolecast.cli.runs import Overrides
+from rolecast.cli.places import Overrides, path_argument
 
 
 def plan(

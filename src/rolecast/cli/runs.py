@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rolecast.cli.places import path_option
+from rolecast.cli.places import KeyEnv, MethodName, ModelName, ModelPlace, Overrides, TokenizerPlace, path_option
 from rolecast.stages.run import Run, open_run, prepare
 
 app = typer.Typer(help="Make runs.")
@@ -17,7 +17,6 @@ ConfigPath = Annotated[Path | None, path_option("YAML; needed when the run is ne
 Procs = Annotated[
     int | None, typer.Option("--procs", min=1, metavar="N", help="Processes that train together on this machine, one for each GPU.")
 ]
-Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override of the config, as often as you like.")]
 
 
 def opened(
@@ -96,20 +95,44 @@ def rl(run: RunPath, procs: Procs = None, config: ConfigPath = None, overrides: 
 
 
 def evaluate(
-    run: RunPath,
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="The run: a folder, or s3://bucket/prefix/NAME. None with --model.")
+    ] = None,
     stage: Annotated[str | None, typer.Option(help="Whose model; by default the last one of the schedule.")] = None,
     documents: Annotated[
         str | None, typer.Option(metavar="OTHER", help="Answer from what the last stage of this evaluated run found, instead of searching.")
     ] = None,
     documents_stage: Annotated[str | None, typer.Option(metavar="STAGE", help="Another stage of OTHER.")] = None,
     profile: Annotated[str, typer.Option(help="Evaluate as released code of a paper does: faithful_search_r1, faithful_coda, …")] = "",
+    model: ModelPlace = None,
+    method: MethodName = None,
+    data: Annotated[
+        Path | None,
+        path_option("With --model: a folder that `rolecast data` wrote, or a file of questions with its corpus.jsonl beside it."),
+    ] = None,
+    out: Annotated[Path | None, path_option("With --model: where the evaluation is kept; by default evals/METHOD-MODEL-DATA.")] = None,
+    n: Annotated[int | None, typer.Option("-n", min=1, help="With --model: so many questions, the first ones; by default all.")] = None,
+    model_name: ModelName = "",
+    tokenizer: TokenizerPlace = "",
+    key_env: KeyEnv = None,
     config: ConfigPath = None,
     overrides: Overrides = None,
 ) -> None:
-    """Greedy evaluation on the held-out test questions; one from documents, or a profile's, is kept beside it."""
+    """Greedy evaluation on the held-out test questions; one from documents, or a profile's, is kept beside it. With --model, --method and
+    --data no run is needed: any model, in any method, on any converted set."""
     from rolecast.errors import InputError
+
+    if model is not None:
+        if run is not None or stage is not None or documents is not None or profile:
+            raise InputError("--model evaluates without a run: leave out RUN, --stage, --documents and --profile")
+        evaluate_model(model, method, data, out, n, model_name, tokenizer, key_env, config, overrides)
+        return
+    if run is None:
+        raise InputError("give a RUN to evaluate, or --model, --method and --data")
+    if used := [name for name, value in (("--method", method), ("--data", data), ("--out", out), ("-n", n)) if value is not None]:
+        raise InputError(f"{used[0]} belongs to --model: a run has its own; leave it out")
     from rolecast.evaluation.profiles import find_profile
-    from rolecast.evaluation.table import results_table
+    from rolecast.evaluation.table import datasets_table, results_table
     from rolecast.schedule import last as last_stage
     from rolecast.stages.evaluate import evaluate as evaluate_stage
     from rolecast.stages.fixed import Found
@@ -126,7 +149,31 @@ def evaluate(
     folder = evaluate_stage(run_, name, chosen, found)
     if found is not None:
         print(f"from the documents of {found.run.place}, stage {found.stage}: {folder}")
-    print(results_table({folder.name: json.loads((folder / "result.json").read_text())}))
+    result = json.loads((folder / "result.json").read_text())
+    print(results_table({folder.name: result}))
+    if "by_dataset" in result:
+        print("\n" + datasets_table(result))
+
+
+def evaluate_model(
+    model: str, method: str | None, data: Path | None, out: Path | None, n: int | None, model_name: str, tokenizer: str,
+    key_env: str | None, config: Path | None, overrides: list[str] | None,
+) -> None:  # fmt: skip
+    """`rolecast eval --model`."""
+    from rolecast.errors import InputError
+    from rolecast.evaluation.table import datasets_table
+    from rolecast.stages.alone import evaluate_alone, trial_of
+    from rolecast.stages.models import Speaker, config_for
+
+    if method is None or data is None:
+        raise InputError("--model needs --method, one of `rolecast methods`, and --data, a converted set")
+    speaker = Speaker(model, model_name, tokenizer, key_env)
+    speaker.check()
+    settings = {"eval": {"n": n}} if n is not None else {"eval": {"n": 10**9}}
+    read = config_for(method, speaker, config, overrides or (), settings)
+    name = "-".join([method, Path(model_name or model).name, data.stem if data.is_file() else data.resolve().name])
+    folder = evaluate_alone(trial_of(read, speaker, data, out or Path("evals") / name))
+    print(f"{folder}\n{datasets_table(json.loads((folder / 'result.json').read_text()))}")
 
 
 def report(run: RunPath) -> None:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rolecast.agent.settings import AgentSettings
 from rolecast.cli.flags import takes_settings
+from rolecast.cli.places import KeyEnv, MethodName, ModelName, ModelPlace, Overrides, TokenizerPlace, path_option
+from rolecast.errors import InputError
 
 if TYPE_CHECKING:
+    from rolecast.agent.core import Agent, Asked
+    from rolecast.stages.models import Speaker
     from rolecast.types import Trajectory
 
 app = typer.Typer(help="Serve a trained team.")
@@ -41,14 +49,25 @@ def ask(
     run: Annotated[str, typer.Option(help="The run: a folder or s3://bucket/prefix/NAME.")] = "runs/demo",
     stage: Stage = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The answer alone.")] = False,
+    model: ModelPlace = None,
+    method: MethodName = None,
+    corpus: Annotated[Path | None, path_option("With --model: JSON lines of passages to search.")] = None,
+    model_name: ModelName = "",
+    tokenizer: TokenizerPlace = "",
+    key_env: KeyEnv = None,
+    overrides: Overrides = None,
 ) -> None:
-    """Ask a trained team one question: what was searched, found and kept on the way, and the answer."""
+    """Ask a trained team one question: what was searched, found and kept on the way, and the answer. With --model and --method no run is
+    needed: every role speaks with that model."""
     if question is None:
+        if model is not None:
+            raise InputError("--model needs a question")
         propose(run)
         return
     from rolecast.agent.core import Asked
-    from rolecast.errors import InputError, RolecastError
+    from rolecast.errors import RolecastError
     from rolecast.rollout.trace_text import conversation, no_answer
+    from rolecast.stages.models import Speaker
     from rolecast.stages.serve import open_agent
 
     if not question.strip():
@@ -57,20 +76,37 @@ def ask(
         question.encode()
     except UnicodeEncodeError:
         raise InputError("the question is not valid UTF-8") from None
-    agent = open_agent(run, stage)
-
-    async def once() -> Trajectory:
-        await agent.start()
-        episode = await agent.ask(Asked(question))
-        await agent.stop()
-        return episode
-
-    episode = asyncio.run(once())
+    with ExitStack() as kept:
+        if model is None:
+            agent = open_agent(run, stage)
+        else:
+            folder = Path(kept.enter_context(TemporaryDirectory(prefix="rolecast-ask-")))
+            agent = _untrained(Speaker(model, model_name, tokenizer, key_env), method, corpus, overrides or (), folder)
+        episode = asyncio.run(_once(agent, Asked(question)))
     if episode.status == "length" and not episode.actions:
         raise InputError(f"the question does not fit into the team's context of {agent.max_context} tokens; shorten it")
     if quiet and not episode.answer:
         raise RolecastError(no_answer(episode).strip("()"))
     typer.echo(episode.answer if quiet else conversation(episode, lambda text: typer.style(text, bold=True)))  # plain in a pipe
+
+
+async def _once(agent: Agent, asked: Asked) -> Trajectory:
+    await agent.start()
+    episode = await agent.ask(asked)
+    await agent.stop()
+    return episode
+
+
+def _untrained(speaker: Speaker, method: str | None, corpus: Path | None, overrides: Sequence[str], folder: Path) -> Agent:
+    from rolecast.stages.models import config_for
+    from rolecast.stages.serve import open_model
+
+    if method is None:
+        raise InputError("--model needs --method, one of `rolecast methods`")
+    if corpus is not None and not corpus.is_file():
+        raise InputError(f"--corpus {corpus}: no such file; name the corpus.jsonl that `rolecast data convert` wrote")
+    speaker.check()
+    return open_model(speaker, config_for(method, speaker, None, overrides, {}), corpus, folder)
 
 
 def propose(location: str) -> None:

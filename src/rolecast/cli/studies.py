@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from rolecast.cli.compare import Methods, Seeds, names_in, numbers_in, run_all
-from rolecast.cli.places import path_option, runs_option
-from rolecast.cli.runs import Overrides
+from rolecast.cli.places import Overrides, path_option, runs_option
 
 
 def stability(

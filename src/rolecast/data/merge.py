@@ -33,7 +33,7 @@ def merge(folders: Sequence[Path], out: Path) -> Merged:
     corpora = [folder / CORPUS for folder in folders if (folder / CORPUS).exists()]
     if not corpora:
         raise InputError(f"{folders[0]} has no {CORPUS}, nor has another of the folders; give one that brings passages")
-    merged = _Passages()
+    merged = Passages()
     with JsonlWriter(out / CORPUS) as corpus:
         for file in corpora:
             for passage in iter_corpus(file):
@@ -70,7 +70,7 @@ def _question_files(folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
             yield name, file
 
 
-class _Passages:
+class Passages:
     """Which passages are there. Equal title and text are one passage, which keeps the first id."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Our own files: questions and corpora as JSONL, one object a line, plain or gzip.
+"""Our own files: questions and corpora as JSONL, one object a line, plain, gzip or zstd.
 
 Readers check every row; a fault is one `InputError` with file, line, reason and next step. Writers leave a whole file
 or none.
@@ -7,19 +7,23 @@ or none.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
+import logging
 import os
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Annotated, Any, TypeVar, cast
+from typing import IO, Annotated, Any, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from rolecast.data.files import opened
+from rolecast.data.seen import SeenPassages
 from rolecast.errors import InputError
 from rolecast.reading import distinct
 from rolecast.types import Gold, Hop, Passage, Question, RubricItem
@@ -28,12 +32,15 @@ QUESTION_SHAPE = 'a row is {"id": "q1", "question": "…", "answers": ["…"]}'
 CORPUS_SHAPE = 'a row is {"id": "p1", "title": "…", "text": "…"} or {"id": "p1", "contents": "\\"Title\\"\\ntext"}'
 DEEP = "lists or objects are nested too deeply"
 HALF_PAIR = "a text holds half of a surrogate pair; mend or leave out the row"
-_GZIP = b"\x1f\x8b"
-R = TypeVar("R", Question, Passage)
+log = logging.getLogger(__name__)
 
 
 class RowError(ValueError):
     """What is wrong with a row and what to do about it. Who knows the file says where."""
+
+
+class EmptyPassage(RowError):
+    """A passage without text, which whoever reads a corpus may leave out."""
 
 
 def _filled(text: str) -> str:
@@ -49,6 +56,7 @@ def _with_gold(answers: list[str]) -> list[str]:
 
 
 Filled = Annotated[str, AfterValidator(_filled)]
+Id = Annotated[Filled, BeforeValidator(lambda id: str(id) if type(id) is int else id)]  # many files number their rows
 Answers = Annotated[list[Filled], AfterValidator(_with_gold)]  # of data sets that have no rubrics
 
 
@@ -69,7 +77,7 @@ class RubricRow(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     text: Filled
-    weight: float = Field(default=1.0, ge=0)
+    weight: float = 1.0
 
 
 class QuestionRow(BaseModel):
@@ -77,7 +85,7 @@ class QuestionRow(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    id: Filled
+    id: Id
     question: Filled
     answers: list[Filled] = []
     type: str = ""
@@ -86,6 +94,9 @@ class QuestionRow(BaseModel):
     passages: list[Filled] = []
     given: dict[str, Any] = {}
     rubric: list[RubricRow] = []
+    dataset: str = ""
+    original_id: str = ""
+    level: str = ""
 
     @model_validator(mode="after")
     def _with_gold(self) -> QuestionRow:
@@ -109,13 +120,16 @@ class QuestionRow(BaseModel):
             passages=list(gold.passages),
             given=dict(question.given),
             rubric=[RubricRow(text=item.text, weight=item.weight) for item in gold.rubric],
+            dataset=question.dataset,
+            original_id=question.original_id,
+            level=question.level,
         )
 
     def to_question(self) -> Question:
         chain = tuple(Hop(**hop.model_dump()) for hop in self.chain)
         rubric = tuple(RubricItem(item.text, item.weight) for item in self.rubric)
         gold = Gold(tuple(self.answers), chain, tuple(self.passages), rubric)
-        return Question(self.id, self.question, gold, self.type, self.hops, self.given)
+        return Question(self.id, self.question, gold, self.type, self.hops, self.given, self.dataset, self.original_id, self.level)
 
 
 class CorpusRow(BaseModel):
@@ -123,7 +137,7 @@ class CorpusRow(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
-    id: Filled
+    id: Id
     title: str | None = None
     text: str | None = None
     contents: str | None = None
@@ -132,11 +146,11 @@ class CorpusRow(BaseModel):
         title, text = self.title, self.text
         if text is None and self.contents is not None:
             title, text = split_contents(self.contents)
-        if text is None or title is None:
-            raise RowError(f"key {'text' if text is None else 'title'!r} is missing; {CORPUS_SHAPE}")
+        if text is None:
+            raise RowError(f"key 'text' is missing; {CORPUS_SHAPE}")
         if not text.strip():
-            raise RowError(f"passage {self.id!r} has an empty text; leave the row out or fill it")
-        return Passage(self.id, title, text)
+            raise EmptyPassage(f"passage {self.id!r} has an empty text; leave the row out or fill it")
+        return Passage(self.id, title or "", text)
 
 
 def split_contents(contents: str) -> tuple[str, str]:
@@ -147,6 +161,11 @@ def split_contents(contents: str) -> tuple[str, str]:
     title = title.strip()
     quoted = len(title) > 1 and title[0] == title[-1] == '"'
     return (title[1:-1] if quoted else title), text
+
+
+def passage_of(title: str, text: str) -> Passage:
+    """The same paragraph has one id in every question, split and data set; another text under its title has another."""
+    return Passage(hashlib.blake2b(f"{title}\x1f{text}".encode(), digest_size=8).hexdigest(), title, text)
 
 
 def describe(error: ValidationError, step: str) -> str:
@@ -171,13 +190,6 @@ def describe(error: ValidationError, step: str) -> str:
 def fault(where: object, reason: str) -> InputError:
     """One line, whatever the reason quotes."""
     return InputError(f"{where}: {' '.join(reason.split())}")
-
-
-def opened(path: Path) -> IO[bytes]:
-    """A file for reading; gzip is told by its first bytes, since downloads lose their suffix."""
-    with path.open("rb") as file:
-        compressed = file.read(2) == _GZIP
-    return cast(IO[bytes], gzip.open(path, "rb")) if compressed else path.open("rb")
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -224,28 +236,51 @@ def _encoded(row: Mapping[str, Any]) -> bytes:
 
 def read_questions(path: Path) -> list[Question]:
     """At least one question; ids are unique."""
-    return list(_records(path, lambda raw: QuestionRow.model_validate(raw).to_question(), QUESTION_SHAPE, "no questions"))
+    return list(iter_questions(path))
 
 
-def iter_corpus(path: Path) -> Iterator[Passage]:
-    """Passages one at a time, for corpora that do not fit into memory; ids are unique, and there is at least one."""
-    return _records(path, lambda raw: CorpusRow.model_validate(raw).to_passage(), CORPUS_SHAPE, "the corpus is empty")
-
-
-def _records(path: Path, read: Callable[[Any], R], shape: str, empty: str) -> Iterator[R]:
-    """What `read` makes of each line. Errors name the line, and the `shape` that rows have; `empty` says what a file without any is."""
+def iter_questions(path: Path) -> Iterator[Question]:
+    """Questions one at a time; ids are unique, and there is at least one."""
     lines: dict[str, int] = {}
     for number, raw in json_lines(path):
         try:
-            record = read(raw)
-            _once(lines, record.id, number)
+            question = QuestionRow.model_validate(raw).to_question()
+            _once(lines, question.id, number)
         except ValidationError as error:
-            raise fault(f"{path}, line {number}", describe(error, shape)) from None
+            raise fault(f"{path}, line {number}", describe(error, QUESTION_SHAPE)) from None
         except RowError as error:
             raise fault(f"{path}, line {number}", str(error)) from None
-        yield record
+        yield question
     if not lines:
-        raise fault(path, f"{empty}; {shape}")
+        raise fault(path, f"no questions; {QUESTION_SHAPE}")
+
+
+def iter_corpus(path: Path) -> Iterator[Passage]:
+    """Passages one at a time, for corpora that do not fit into memory; ids are unique, and there is at least one. Rows without text, and rows
+    that repeat a passage, are left out, and a warning says how many."""
+    seen = SeenPassages()
+    empty = repeated = 0
+    for number, raw in json_lines(path):
+        try:
+            passage = CorpusRow.model_validate(raw).to_passage()
+            new = seen.add(passage)
+            if new is None:
+                raise RowError(f"id {passage.id!r} stood for another text before; give every passage an id of its own")
+        except EmptyPassage:
+            empty += 1
+            continue
+        except ValidationError as error:
+            raise fault(f"{path}, line {number}", describe(error, CORPUS_SHAPE)) from None
+        except RowError as error:
+            raise fault(f"{path}, line {number}", str(error)) from None
+        if new:
+            yield passage
+        else:
+            repeated += 1
+    if not seen:
+        raise fault(path, f"the corpus is empty; {CORPUS_SHAPE}")
+    if empty or repeated:
+        log.warning("%s: %d passages without text and %d that are there twice were left out", path, empty, repeated)
 
 
 def read_corpus(path: Path) -> list[Passage]:
@@ -310,9 +345,10 @@ class JsonlWriter:
 
 
 def question_row(question: Question) -> dict[str, Any]:
-    """The row of a question that `read_questions` will take."""
+    """The row of a question that `read_questions` will take. What only some data sets say is left out where there is nothing to say."""
     try:
-        return QuestionRow.of(question).model_dump(exclude=set() if question.gold.rubric else {"rubric"})
+        row = QuestionRow.of(question).model_dump()
+        return {key: value for key, value in row.items() if value or key not in ("rubric", "dataset", "original_id", "level")}
     except ValidationError as error:
         raise RowError(f"question {question.id!r}: {describe(error, 'mend what made it')}") from None
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rolecast.errors import RolecastError
-from rolecast.evaluation.tasks import QA, Task, means
+from rolecast.evaluation.tasks import QA, Scores, Task, means_of
 from rolecast.types import Trajectory
 
+DRAWN = 1 << 20  # draws of a bootstrap that are in memory at once
 TOLERATED = 0.1  # share of the asked episodes that may be missing or failed
 
 
@@ -20,8 +22,12 @@ def shortfall(asked: int, done: Sequence[Trajectory], what: str) -> dict[str, fl
     RolecastError if they are more than TOLERATED together: a score without them, or with zeros for them, says little. One alone
     is tolerated also of fewer than ten, unless it is all there is.
     """
-    faults = [t.fault for t in done if t.status == "error"]
-    missing = max(0, asked - len(done))
+    return shortfall_of(asked, len(done), [t.fault for t in done if t.status == "error"], what)
+
+
+def shortfall_of(asked: int, done: int, faults: Sequence[str], what: str) -> dict[str, float]:
+    """As `shortfall`, of episodes that are not in memory."""
+    missing = max(0, asked - done)
     lost = missing + len(faults)
     if lost > TOLERATED * asked and (lost > 1 or lost == asked):
         raise RolecastError(
@@ -31,20 +37,61 @@ def shortfall(asked: int, done: Sequence[Trajectory], what: str) -> dict[str, fl
     return {"missing": float(missing), "errors": float(len(faults))}
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What totals need of an episode. An evaluation keeps this of every question, and no context of any."""
+
+    scores: Scores
+    hops: int
+    type: str
+    dataset: str
+    status: str
+    actions: int
+    valid: int  # of the actions
+    tokens: int  # that the answer took
+    searches: int
+    gold: float | None  # share of its gold passages that were retrieved; None where it has none
+
+
+def row_of(t: Trajectory, task: Task) -> Row:
+    said = t.actions
+    q = t.question
+    return Row(
+        task.scores(t), q.hops, q.type, q.dataset, t.status, len(said), sum(action.valid for action in said), _said(t), t.searches, _gold_share(t)
+    )  # fmt: skip
+
+
 def summarize(trajectories: Sequence[Trajectory], seed: int, bootstrap: int, task: Task = QA) -> dict[str, Any]:
     """Totals, by hops and by type. Every question counts, but for those that the task cannot score: they are told apart."""
+    return summarize_rows([row_of(t, task) for t in trajectories], seed, bootstrap, task)
+
+
+def summarize_rows(rows: Sequence[Row], seed: int, bootstrap: int, task: Task) -> dict[str, Any]:
+    """As `summarize`. By data set too, where the questions are of several."""
+    datasets = {row.dataset for row in rows}
+    by_dataset = (
+        {"by_dataset": _split(rows, lambda row: row.dataset or "unnamed", seed, bootstrap, task, _costs)} if len(datasets) > 1 else {}
+    )
     return {
         "task": task.name,
         "headline": task.headline,
-        **_scores(trajectories, seed, bootstrap, task),
-        **({"others": {name: _led(trajectories, seed, bootstrap, task, name) for name in task.others}} if task.others else {}),
-        "by_hops": _split(trajectories, lambda t: str(t.question.hops), seed, bootstrap, task),
-        "by_type": _split(trajectories, lambda t: t.question.type or "unknown", seed, bootstrap, task),
-        "status": {status: sum(t.status == status for t in trajectories) for status in sorted({t.status for t in trajectories})},
-        "valid": valid_share(trajectories),
-        "gold_recall": gold_recall(trajectories),
-        "tokens_per_question": float(np.mean([_said(t) for t in trajectories])),
-        "searches_per_question": float(np.mean([t.searches for t in trajectories])),
+        **_scores(rows, seed, bootstrap, task),
+        **({"others": {name: _led(rows, seed, bootstrap, name) for name in task.others}} if task.others else {}),
+        "by_hops": _split(rows, lambda row: str(row.hops), seed, bootstrap, task),
+        "by_type": _split(rows, lambda row: row.type or "unknown", seed, bootstrap, task),
+        **by_dataset,
+        "status": {status: sum(row.status == status for row in rows) for status in sorted({row.status for row in rows})},
+        **_costs(rows),
+    }
+
+
+def _costs(rows: Sequence[Row]) -> dict[str, Any]:
+    actions, gold = sum(row.actions for row in rows), [row.gold for row in rows if row.gold is not None]
+    return {
+        "valid": sum(row.valid for row in rows) / actions if actions else 0.0,
+        "gold_recall": float(np.mean(gold)) if gold else None,
+        "tokens_per_question": float(np.mean([row.tokens for row in rows])),
+        "searches_per_question": float(np.mean([row.searches for row in rows])),
     }
 
 
@@ -59,38 +106,40 @@ def valid_share(trajectories: Sequence[Trajectory]) -> float:
     return float(np.mean(valid)) if valid else 0.0
 
 
-def gold_recall(trajectories: Sequence[Trajectory]) -> float | None:
-    """Share of gold passages that were retrieved at any turn, over questions that have some."""
-    shares = [
-        len(set(t.question.gold.passages) & set(t.retrieved)) / len(set(t.question.gold.passages))
-        for t in trajectories
-        if t.question.gold.passages
-    ]
-    return float(np.mean(shares)) if shares else None
+def _gold_share(t: Trajectory) -> float | None:
+    """Share of gold passages that were retrieved at any turn; None of a question without any."""
+    gold = set(t.question.gold.passages)
+    return len(gold & set(t.retrieved)) / len(gold) if gold else None
 
 
 def _split(
-    trajectories: Sequence[Trajectory], key: Callable[[Trajectory], str], seed: int, bootstrap: int, task: Task
+    rows: Sequence[Row], key: Callable[[Row], str], seed: int, bootstrap: int, task: Task,
+    more: Callable[[Sequence[Row]], dict[str, Any]] = lambda rows: {},
 ) -> dict[str, Any]:  # fmt: skip
-    parts = sorted({key(t) for t in trajectories})
-    return {part: _scores([t for t in trajectories if key(t) == part], seed, bootstrap, task) for part in parts}
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        parts.setdefault(key(row), []).append(row)
+    return {part: {**_scores(parts[part], seed, bootstrap, task), **more(parts[part])} for part in sorted(parts)}
 
 
-def _scores(trajectories: Sequence[Trajectory], seed: int, bootstrap: int, task: Task) -> dict[str, Any]:
+def _scores(rows: Sequence[Row], seed: int, bootstrap: int, task: Task) -> dict[str, Any]:
     """The task's scores, with the interval of its headline over the `n` episodes that have one."""
-    return {task.headline: None, **means(task, trajectories), **_led(trajectories, seed, bootstrap, task, task.headline)}
+    return {task.headline: None, **means_of([row.scores for row in rows]), **_led(rows, seed, bootstrap, task.headline)}
 
 
-def _led(trajectories: Sequence[Trajectory], seed: int, bootstrap: int, task: Task, name: str) -> dict[str, Any]:
+def _led(rows: Sequence[Row], seed: int, bootstrap: int, name: str) -> dict[str, Any]:
     """Over how many episodes the score's mean is taken, its interval, and how many have no such score."""
-    led = [value for t in trajectories if (value := task.scores(t)[name]) is not None]
-    unscored = {"unscored": len(trajectories) - len(led)} if len(led) < len(trajectories) else {}
+    led = [value for row in rows if (value := row.scores[name]) is not None]
+    unscored = {"unscored": len(rows) - len(led)} if len(led) < len(rows) else {}
     return {"n": len(led), "ci95": list(interval(np.array(led), seed, bootstrap)) if led else None, **unscored}
 
 
 def interval(scores: np.ndarray, seed: int, samples: int) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of the mean."""
+    """95 % percentile bootstrap interval of the mean. Resamples are drawn some at a time, from one stream: memory does not grow with
+    their number."""
     generator = np.random.Generator(np.random.PCG64(seed))
-    means = scores[generator.integers(0, len(scores), (samples, len(scores)))].mean(axis=1)
+    at_once = max(1, DRAWN // len(scores))
+    parts = [min(at_once, samples - start) for start in range(0, samples, at_once)]
+    means = np.concatenate([scores[generator.integers(0, len(scores), (part, len(scores)))].mean(axis=1) for part in parts])
     low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)

@@ -63,6 +63,22 @@ def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
     return aligned(head, rows)
 
 
+def datasets_table(result: Mapping[str, Any]) -> str:
+    """A row for each data set of a pooled set, and one for all; lenient scores beside the strict ones, where there are any."""
+    lenient = {"lenient_em": "lenient EM", "lenient_f1": "lenient F1", "reply_cem": "CEM of reply"} if "lenient_em" in result else {}
+    scores = {"f1": "F1", "cem": "CEM", **lenient}
+    head = ["data set", "n", "EM", "95 % interval", *scores.values(), "valid", "tokens", "searches"]
+    rows = [
+        [
+            name, str(found["n"]), _percent(found.get("em")), _interval(found if result.get("headline", "em") == "em" else {}),
+            *(_percent(found.get(score)) for score in scores),
+            f"{100 * found['valid']:.1f}", f"{found['tokens_per_question']:.0f}", f"{found['searches_per_question']:.1f}",
+        ]
+        for name, found in [*result.get("by_dataset", {}).items(), ("all", result)]
+    ]  # fmt: skip
+    return aligned(head, rows)
+
+
 def gained(gains: Gains, stages: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A line for each later stage: the paired differences of its headline and of further tasks' scores."""
     lines = []

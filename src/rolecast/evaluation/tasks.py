@@ -51,7 +51,11 @@ def together(names: Sequence[str]) -> Task:
 
 def means(task: Task, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Each score's mean over the episodes that have it; a score that none has is left out. Of no episodes there is none."""
-    found = [task.scores(t) for t in trajectories]
+    return means_of([task.scores(t) for t in trajectories])
+
+
+def means_of(found: Sequence[Scores]) -> dict[str, float]:
+    """As `means`, of scores that were taken before."""
     names = dict.fromkeys(name for scores in found for name in scores)
     columns = {name: [value for scores in found if (value := scores.get(name)) is not None] for name in names}
     return {name: float(np.mean(column)) for name, column in columns.items() if column}

@@ -27,6 +27,7 @@ from rolecast.judge.kinds import ANSWER, JudgeKind, Rule
 from rolecast.ports import Embed, Judge
 from rolecast.rollout.env import Env, Phase
 from rolecast.teachers.base import Teacher, TeacherErrors
+from rolecast.teachers.thoughts import Thoughts
 from rolecast.types import (
     Action,
     Example,
@@ -125,6 +126,11 @@ class Method(ABC):
         """`group`: groups without variance are drawn again; `trajectory`: also, rollouts with 0 < R < 1 only (DECOR 4.4)."""
         return "off"
 
+    @property
+    def thoughts(self) -> Thoughts:
+        """How its teacher words what it thinks: full instructions are read by language models, the short form by the demo's small one."""
+        return Thoughts(sentences=self.config.prompts == "instruct")
+
     def teacher(self, errors: TeacherErrors) -> Teacher:
         """Who the rows of SFT are drawn from."""
         raise InputError(f"method {self.name} has no teacher: give it one ({type(self).__name__}.teacher), or set sft.steps to 0")
@@ -138,6 +144,11 @@ class Method(ABC):
     def judged(self) -> Sequence[JudgeKind]:
         """Those of its kinds whose verdicts count for credit: without any, RL learns nothing."""
         return self.judge_kinds()
+
+    @property
+    def unjudged(self) -> str:
+        """How RL does without the verdicts on roles, as an option for whoever has no judge for them; "" where it cannot."""
+        return ""
 
     @property
     def most(self) -> Most | None:

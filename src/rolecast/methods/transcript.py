@@ -14,6 +14,7 @@ from rolecast.methods.base import Method, MethodConfig, Most, Spoken
 from rolecast.methods.information import SOURCES, information
 from rolecast.rollout.env import Env, LiveThread
 from rolecast.teachers.base import TeacherErrors, best_answer, next_query, reasoning
+from rolecast.teachers.thoughts import SHORTHAND, Thoughts
 from rolecast.types import Observation, Passage, Question, Trajectory
 
 Move = Mapping[str, str]  # {"search": query} or {"answer": answer}, whatever else the reply holds
@@ -108,9 +109,10 @@ class Step:
 class TranscriptTeacher:
     """Reads what the transcript's observations said. It searches at most `max_turns` times, then answers with what it has."""
 
-    def __init__(self, errors: TeacherErrors, max_turns: int) -> None:
+    def __init__(self, errors: TeacherErrors, max_turns: int, thoughts: Thoughts = SHORTHAND) -> None:
         self.errors = errors
         self.max_turns = max_turns
+        self.thoughts = thoughts
 
     def step(self, role: str, state: TranscriptState, episode: Trajectory, rng: random.Random) -> Step:
         """`role`: whose transcript it is."""
@@ -121,4 +123,5 @@ class TranscriptTeacher:
             query = next_query(episode.question, known, state.queries, self.errors, rng)
         if query is not None:
             return Step(query)
-        return Step(None, best_answer(episode.question, known, state.queries), reasoning(episode.question, known, state.queries))
+        reasons = self.thoughts.conclude(reasoning(episode.question, known, state.queries))
+        return Step(None, best_answer(episode.question, known, state.queries), reasons)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rolecast.config import RunConfig, SftConfig, StageConfig, TrainedConfig
@@ -38,7 +39,8 @@ def check_run(config: RunConfig, location: Path | str, stage: str | None = None)
             "s3://bucket/prefix/NAME, or set rollouts to local"
         )
     _check_worlds(config, [of.name for of in trained])
-    _check_model(config, str(location))
+    _check_demonstrations(config, str(location), [of.name for of in trained])
+    _check_model(config, str(location), [of.name for of in trained])
     if scored:
         _check_judged(config)
     _warn_of_shared_questions(config)
@@ -73,15 +75,30 @@ def require_ranks(config: RunConfig, procs: int | None = None) -> None:
 def _check_worlds(config: RunConfig, stages: list[str]) -> None:
     for name in stages:
         settings = config.stages[name]
-        taught = isinstance(settings, SftConfig) and find(config.schedule, name).data == TRAIN
+        taught = isinstance(settings, SftConfig) and find(config.schedule, name).data == TRAIN and settings.demonstrations is None
         if config.data.world is None and isinstance(settings, SftConfig) and taught and not settings.invented:
             raise InputError(
-                f"stages.{name} imitates a scripted teacher on invented worlds, and this run has data of its own; set stages.{name}.steps "
-                f"to 0 to start from the model as it is, or stages.{name}.invented to true to teach it the form of replies there"
+                f"stages.{name} imitates a scripted teacher on invented worlds, and this run has data of its own; set stages.{name} to null to "
+                f"start from the model as it is, stages.{name}.demonstrations to episodes on it (`rolecast data demonstrate`), or "
+                f"stages.{name}.invented to true to teach it the form of replies there"
             )
 
 
-def _check_model(config: RunConfig, location: str) -> None:
+def _check_demonstrations(config: RunConfig, location: str, stages: Sequence[str]) -> None:
+    """On a cluster they may lie where only its jobs see them."""
+    for name in stages:
+        settings = config.stages[name]
+        if not isinstance(settings, SftConfig) or settings.demonstrations is None:
+            continue
+        if find(config.schedule, name).data != TRAIN:
+            raise InputError(f"stages.{name} learns what stage {find(config.schedule, name).data} keeps; leave demonstrations out")
+        if not location.startswith(S3) or Path(settings.demonstrations).exists():
+            from rolecast.teachers.demonstrations import demonstrations_at
+
+            demonstrations_at(settings.demonstrations)
+
+
+def _check_model(config: RunConfig, location: str, stages: Sequence[str]) -> None:
     """On a cluster the model may lie where only its jobs see it."""
     if config.model.path is None or (location.startswith(S3) and not Path(config.model.path).exists()):
         return
@@ -91,9 +108,31 @@ def _check_model(config: RunConfig, location: str) -> None:
     path = Path(config.model.path)
     check_model(path)
     try:
-        Renderer(read_tokenizer(path))
+        renderer = Renderer(read_tokenizer(path))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+    _check_words(config, stages, set(renderer.tokenizer.get_vocab()))
+
+
+def _check_words(config: RunConfig, stages: Sequence[str], vocabulary: Collection[str]) -> None:
+    """What is written for the demo's small model is not shown to another one: it would learn to say "next fact" for an answer."""
+    from rolecast.world.tokenizer import demo_tokenizer
+
+    if set(demo_tokenizer().get_vocab()) <= set(vocabulary):
+        return
+    for name in stages:
+        settings = config.stages[name]
+        if not isinstance(settings, SftConfig) or find(config.schedule, name).data != TRAIN or settings.demonstrations is not None:
+            continue
+        if settings.drills:
+            raise InputError(
+                f"stages.{name}.drills are reading drills in the demo's invented words, and {config.model.path} is a language model; set them to 0"
+            )
+        if config.method.prompts == "compact":
+            raise InputError(
+                f"stages.{name} would teach {config.model.path} the shorthand of the demo's small model; set method.prompts to instruct, whose "
+                "teacher writes sentences"
+            )
 
 
 def _check_judged(config: RunConfig) -> None:
@@ -106,18 +145,22 @@ def _check_judged(config: RunConfig) -> None:
     judge, questions = LexicalJudge(), read_questions(Path(config.data.train))
     mute = {kind: sum(not judge.scores(kind, question.gold) for question in questions) for kind in judged}
     kind, count = max(mute.items(), key=lambda item: item[1])
+    without = make_method(config.method).unjudged
+    choice = "set judge.model to a model that needs none (see `rolecast judge serve`)" + (f", or {without}" if without else "")
     if count == len(questions):
         raise InputError(
             f"{config.data.train}: no question has a gold chain, so the lexical judge gives {kind} no score, and RL would learn nothing from "
-            "it; set judge.model to a model that needs none (see `rolecast judge serve`)"
+            f"it; {choice}"
         )
     if count:
         log.warning(
-            "%s: %d of %d questions have no gold chain; the lexical judge leaves %s unscored there",
+            "%s: %d of %d questions have no gold chain; the lexical judge leaves %s unscored there, so roles that it judges learn nothing from "
+            "them; %s",
             config.data.train,
             count,
             len(questions),
             kind,
+            choice,
         )
 
 

@@ -98,7 +98,7 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
         **said,
         **summarize(done, c.seed, c.eval.bootstrap, task), "cost": asdict(cost), "method": dict(method.diagnostics(done)),
     }  # fmt: skip
-    predictions = [_prediction(t, task) for t in done]
+    predictions = [prediction(t, task) for t in done]
     made = {**run.made, "stage": stage, "profile": said.get("profile", ""), "environment": asdict(about)}
     documents = {"documents": {"run": found.run.place, "stage": found.stage}} if found is not None else {}
     with writing(folder, "evaluation", {**made, **documents}) as partial:
@@ -107,10 +107,11 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
         (partial / "traces.json").write_text(json.dumps([trace(t, task) for t in done[: c.eval.traces]]))
 
 
-def _prediction(t: Trajectory, task: Task) -> dict[str, Any]:
+def prediction(t: Trajectory, task: Task) -> dict[str, Any]:
     """A row of predictions.jsonl. Its scores are those of answers, where there are gold answers, and the task's own."""
     answers = QA.scores(t) if t.question.gold.answers and task.name != QA.name else {}
     return {
-        "id": t.question.id, "question": t.question.text, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status,
+        "id": t.question.id, "dataset": t.question.dataset, "original_id": t.question.original_id, "type": t.question.type,
+        "hops": t.question.hops, "question": t.question.text, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status,
         "searches": t.searches, "retrieved": list(t.retrieved), "scores": {**answers, **task.scores(t)},
     }  # fmt: skip

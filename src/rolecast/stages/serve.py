@@ -9,12 +9,15 @@ from pathlib import Path
 
 from rolecast.agent.core import Agent
 from rolecast.agent.rewriter import rewriter as rewriting
+from rolecast.config import RunConfig
 from rolecast.errors import InputError
 from rolecast.externals import ExternalConfig
 from rolecast.ports import Retriever
 from rolecast.rollout.engines.settings import EngineConfig
 from rolecast.rollout.remote import limits_of
 from rolecast.schedule import Schedule, find, trained
+from rolecast.stages.alone import retriever_of, searched
+from rolecast.stages.models import Speaker, played_method, speaking_engine
 from rolecast.stages.playing import finished_engine
 from rolecast.stages.run import Run, open_run
 from rolecast.stages.services import open_retriever
@@ -48,6 +51,16 @@ def open_agent(
     return Agent(
         c.name, method, playing, retriever or open_retriever(run), renderer, c.model.max_context, rewriter=role, limits=limits_of(c, method)
     )
+
+
+def open_model(speaker: Speaker, config: RunConfig, corpus: Path | None, folder: Path) -> Agent:
+    """A team that no run trained: every role speaks with one model. `corpus` is indexed in `folder`, where the method searches it."""
+    prepare_torch(config)
+    method = played_method(config, speaker)
+    run = Run(folder, config)
+    retriever = retriever_of(run, method, searched(config, speaker, corpus, corpus or Path("the model")))
+    engine, renderer = speaking_engine(config, method, speaker, "ask")
+    return Agent(speaker.name or speaker.place, method, engine, retriever, renderer, config.model.max_context)
 
 
 def proposals(run: Run, count: int = 3) -> list[str]:

@@ -1,7 +1,8 @@
-"""SFT: supervised turns of a scripted teacher, on throw-away worlds, or turns that a rollout stage kept."""
+"""SFT: supervised turns of a scripted teacher on throw-away worlds, turns that a rollout stage kept, or demonstrations."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 import torch
 
 from rolecast.config import RunConfig, SftConfig
-from rolecast.errors import Interrupted
+from rolecast.errors import InputError, Interrupted
 from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import Ranks
 from rolecast.methods.base import Method
@@ -24,7 +25,8 @@ from rolecast.stages.run import Run
 from rolecast.stages.segments import begin_segment
 from rolecast.stages.stopping import stopping
 from rolecast.stages.team import load_questions, training_team, write_model
-from rolecast.store.artifact import writing
+from rolecast.store.artifact import write_text, writing
+from rolecast.teachers.demonstrations import digest_of_file, read_demonstrations
 from rolecast.teachers.drills import draw_drill
 from rolecast.teachers.examples import deal, draw_turns
 from rolecast.teachers.kept import draw_kept, read_turns
@@ -54,7 +56,7 @@ def sft(run: Run, stage: Stage, ranks: Ranks) -> None:
     renderer = Renderer(team.tokenizer, method.tags)
     metrics = MetricsLog(folder, start - 1 if resumed else -1, ranks.first)
     progress = Progress(stage.name, c.steps, start, shown=ranks.first)
-    kept = read_turns(load_questions(run, "train", stage.data), stage.data) if stage.data != TRAIN else ()
+    kept = _kept(run, stage, method, renderer, ranks)
     block: list[list[Example]] = []
     with stopping(ranks) as stop:
         for step in range(start, c.steps):
@@ -72,6 +74,28 @@ def sft(run: Run, stage: Stage, ranks: Ranks) -> None:
         metrics.close()
         _finish(run, stage, learner, folder)
         stop.leave(f"told to end: {stage.name} is done")
+
+
+def _kept(run: Run, stage: Stage, method: Method, renderer: Renderer, ranks: Ranks) -> Sequence[Example]:
+    """Turns that are learned instead of a teacher's: of a rollout stage, or demonstrations, which stay the ones that the stage began with."""
+    c = run.config.sft(stage.name)
+    if c.demonstrations is None:
+        return read_turns(load_questions(run, "train", stage.data), stage.data) if stage.data != TRAIN else ()
+    found, file = digest_of_file(c.demonstrations), run.recall(run.stage(stage.name) / "demonstrations.json")
+    if file.exists() and json.loads(file.read_text())["sha256"] != found:
+        raise InputError(f"{run.place}: {c.demonstrations} holds other demonstrations than when stage {stage.name} began; put them back")
+    if ranks.first and not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps({"file": c.demonstrations, "sha256": found}))
+        run.record(file)
+    rows = read_demonstrations(c.demonstrations, renderer, method.roles, run.config.model.max_context)
+    slots = {role.name: role.slot for role in method.roles.values()}
+    own = [row for row in rows if slots[row.tag] in stage.trained]
+    if not own:
+        raise InputError(
+            f"{c.demonstrations}: no turn of a role that stage {stage.name} trains; name others, or leave the stage out by null"
+        )
+    return own
 
 
 def _update(learner: Learner, method: Method, rows: list[Example]) -> dict[str, float]:

@@ -59,9 +59,9 @@ def refused(folder: Path, *rows: Any, name: str = "in.jsonl", format: str | None
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", ROWS)
 def test_every_layout_is_detected_in_every_container(tmp_path: Path, name: str) -> None:
-    assert [format.name for format in FORMATS.values() if format.matches(ROWS[name])] == [name]
+    assert [format.name for format in FORMATS.values() if format.claims(ROWS[name])] == [name]
     files = [store(tmp_path / "a.jsonl", ROWS[name]), store(tmp_path / "b.json", ROWS[name])]
     files.append(tmp_path / "c.gz")
     files[-1].write_bytes(gzip.compress(files[1].read_bytes()))
@@ -241,7 +241,6 @@ def without(row: Mapping[str, Any], key: str) -> dict[str, Any]:
         ("hotpotqa", {**HOTPOT, "context": [["Ada"]]}, "'context.0"),
         ("hotpotqa", {**HOTPOT, "context": [["Ada", ["\ud800"]]]}, "half of a surrogate pair"),
         ("2wikimultihopqa", {**TWO_WIKI, "evidences": [["a", "b"]]}, "'evidences.0"),
-        ("musique", {**MUSIQUE, "answerable": False}, "not answerable (MuSiQue-Full)"),
         ("musique", {**MUSIQUE, "paragraphs": MUSIQUE["paragraphs"][:2]}, "hop 1 cites paragraph 2"),
         ("musique", {**MUSIQUE, "question_decomposition": [{"id": 1}]}, "hop 1 cites paragraph None"),
         ("musique", {**MUSIQUE, "question_decomposition": []}, "'question_decomposition'"),
@@ -251,7 +250,7 @@ def without(row: Mapping[str, Any], key: str) -> dict[str, Any]:
         ("verl", {**VERL, "extra_info": {"question": "who?"}}, "key 'extra_info.answer' is missing"),
         ("verl", without(VERL, "extra_info"), "key 'extra_info' is missing"),
         ("corpus", {"id": "1", "contents": "no title line"}, "no title line"),
-        ("corpus", {"id": "1", "title": "A", "text": ""}, "empty text"),
+        ("corpus", {"id": "1", "title": "A", "text": 1}, "'text': input should be a valid string"),
         ("rolecast", {**OWN, "answer": "me"}, "unknown key 'answer'"),
         ("rolecast", {**OWN, "id": ""}, "'id' is empty"),
     ],
@@ -264,12 +263,14 @@ def test_malformed_rows(tmp_path: Path, name: str, row: Any, reason: str) -> Non
 
 def test_repeated_ids(tmp_path: Path) -> None:
     assert "row 2: id 'h1' is already on row 1" in refused(tmp_path, HOTPOT, HOTPOT, name="in.json")
-    assert "line 3: id 'p1' is already on line 1" in refused(tmp_path, *CORPUS, CORPUS[0])
+    assert "line 3: passage 'p1' was another text before" in refused(tmp_path, *CORPUS, {**CORPUS[0], "text": "b"})
 
 
 def test_unknown_layouts_and_formats(tmp_path: Path) -> None:
-    assert "no format that we know has the keys id, prompt; name one of flashrag," in refused(tmp_path, {"id": 1, "prompt": "x"})
-    assert "format 'flash' is unknown; name one of flashrag," in refused(tmp_path, FLASHRAG, format="flash")
+    assert "no layout that we know is told by the keys id, prompt; if it is one of these, name it with --format: qa," in refused(
+        tmp_path, {"id": 1, "prompt": "x"}
+    )
+    assert "format 'flash' is unknown; name one of qa," in refused(tmp_path, FLASHRAG, format="flash")
     assert "row 1: not an object but int" in refused(tmp_path, 1, name="in.json")
 
 
@@ -304,8 +305,8 @@ def test_broken_files(tmp_path: Path, content: bytes, reason: str) -> None:
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file; check the path"):
         detect(tmp_path / "absent")
-    with pytest.raises(InputError, match="a folder; name a file in it"):
-        detect(tmp_path)
+    with pytest.raises(InputError, match="a folder without a text"):
+        convert(tmp_path, tmp_path / "out", None, "set", "dev")
     with pytest.raises(InputError, match="no rows; fetch the file again"):
         detect(store(tmp_path / "e.json"))
 

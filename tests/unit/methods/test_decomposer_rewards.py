@@ -314,6 +314,15 @@ def test_a_part_of_a_nodes_score_left_out(term: str, left: float) -> None:
     assert node_score(["p0"], "p0 Sixty.", vectors(**{"p0 Sixty.": 60.0}), w) == pytest.approx(left)
 
 
+@pytest.mark.parametrize(("levels", "score"), [((1.0, 0.0), 1.0), ((1.0, 1.0), 0.4), ((0.0, 1.0), 0.0), ((0.5, 0.5), 0.2)])
+def test_what_should_not_be_said_takes_away(levels: tuple[float, float], score: float) -> None:
+    """5 points to win and 3 to lose, as in HealthBench: (5 · met − 3 · met) / 5, and not below 0."""
+    rubric = (RubricItem("r0", 5.0), RubricItem("r90", -3.0))
+    assert judged_report(levels, rubric, None) == pytest.approx(score)
+    assert coverage(rubric, ["p0"], V) == pytest.approx(1.0), "nobody plans for it"
+    assert coverage(rubric[1:], ["p0"], V) == 0.0
+
+
 @pytest.mark.parametrize(
     ("levels", "answer", "score"),
     [

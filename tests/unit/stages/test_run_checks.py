@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,17 +93,42 @@ def test_sft_on_invented_worlds_for_a_run_on_its_own_data(tmp_path: Path) -> Non
     refused(config, "stages.sft", stage="sft")
     check_run(config, "runs/a", "rl")
     check_run(own(tmp_path, 4, stages={"sft": {"steps": 5, "invented": True}}), "runs/a")
+    check_run(own(tmp_path, 4, stages={"sft": None}), "runs/a")  # no SFT, as papers train
+
+
+def test_demonstrations_that_are_not_there(tmp_path: Path) -> None:
+    config = own(tmp_path, 4, stages={"sft": {"steps": 5, "demonstrations": str(tmp_path / "none")}})
+    refused(config, "no demonstrations; name a file of conversations")
+    check_run(config, "s3://bucket/runs/a")  # where its jobs may see them
+    (tmp_path / "some.jsonl").write_text("")
+    check_run(own(tmp_path, 4, stages={"sft": {"steps": 5, "demonstrations": str(tmp_path / "some.jsonl")}}), "runs/a")
+
+
+def test_a_language_model_is_not_taught_what_is_the_small_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_model().save_pretrained(tmp_path / "model")
+    RENDERER.tokenizer.save_pretrained(tmp_path / "model")
+    path = {"path": str(tmp_path / "model")}
+    compact = {"name": "decor", "prompts": "compact"}
+    stages = {"sft": {"steps": 5, "drills": 2}}
+    check_run(make_config({"model": path, "method": compact, "stages": stages}, "here"), "runs/a")  # the small model itself
+    monkeypatch.setattr("rolecast.world.tokenizer.demo_tokenizer", lambda: SimpleNamespace(get_vocab=lambda: {"a word that it lacks": 0}))
+    refused(make_config({"model": path, "stages": stages}, "here"), "reading drills in the demo's invented words")
+    refused(make_config({"model": path, "method": compact, "stages": {"sft": {"steps": 5}}}, "here"), "shorthand", "prompts to instruct")
+    check_run(make_config({"model": path, "stages": {"sft": {"steps": 5}}}, "here"), "runs/a")
+    check_run(make_config({"model": path, "method": compact, "stages": {"sft": None}}, "here"), "runs/a")
 
 
 def test_a_judge_that_can_score_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    refused(own(tmp_path), "train.jsonl", "no question has a gold chain", "set judge.model")
+    refused(own(tmp_path), "train.jsonl", "no question has a gold chain", "set judge.model", "or method.alpha to 1")
     check_run(own(tmp_path, method={"name": "search_r1"}), "runs/a")  # judged by its answers alone
     check_run(own(tmp_path, method={"name": "decor", "alpha": 1.0}), "runs/a")
     check_run(own(tmp_path), "runs/a", "sft")
     assert not caplog.records
     check_run(own(tmp_path, 3), "runs/a")
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "1 of 4 questions have no gold chain; the lexical judge leaves decor.planner unscored there"
+        "1 of 4 questions have no gold chain; the lexical judge leaves decor.planner unscored there, so roles that it judges learn nothing from "
+        "them; set judge.model to a model that needs none (see `rolecast judge serve`), or method.alpha to 1, by which every role earns the "
+        "team's reward alone"
     ]
     check_run(own(tmp_path, judge={"model": "some-model"}), "runs/a")
     monkeypatch.setenv("ROLECAST_JUDGE_URL", "http://judge")  # where it is says nothing of what it can

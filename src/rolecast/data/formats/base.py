@@ -1,78 +1,122 @@
-"""What a layout is, and how rows come out of JSONL, JSON arrays and parquet."""
+"""What a layout is."""
 
 from __future__ import annotations
 
-import hashlib
+import ast
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
-from rolecast.data.records import DEEP, Answers, fault, json_lines, opened
-from rolecast.errors import InputError
-from rolecast.installed import needing
-from rolecast.reading import distinct
+from rolecast.data.records import Answers
+from rolecast.rewards.text import ABSTENTION
 from rolecast.types import Passage, Question
 
-_PARQUET = b"PAR1"
-_SPACE = re.compile(r"\s*")
-
-
-class Row(NamedTuple):
-    """One raw row and where it stands in its file."""
-
-    unit: Literal["line", "row"]
-    number: int
-    value: Any
+UNANSWERABLE = "unanswerable"  # the type of a question that the corpus does not answer: its answer is "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What a row says. `key` is the row's own id, "" without one; the question has no id yet."""
+    """What a row says. `key` is the row's own id, "" without one; the question has no id yet.
+
+    `same`: rows with one text here are one question, with the answers of all. `left_out`: why the row gives no question. `original_id`: the
+    row's own id where the key is more than that.
+    """
 
     key: str
     question: Question | None = None
     passages: tuple[Passage, ...] = ()
     empty: int = 0  # paragraphs that came without text and are left out
+    same: str = ""
+    left_out: str = ""
+    original_id: str = ""
+
+
+Parse = Callable[[Mapping[str, Any]], Item]
 
 
 def _alone(path: Path) -> Iterable[Passage]:
     return ()
 
 
+def _never(raw: Mapping[str, Any]) -> bool:
+    return False
+
+
+def _itself(raw: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    return (raw,)
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One layout. `matches` looks at keys only; `parse` raises `RowError` or pydantic's `ValidationError`.
+    """One layout. `claims`: whether a row has what only this layout has; it looks at keys, and at a value only where its form is what tells.
+    `parse` raises `RowError` or pydantic's `ValidationError`.
 
-    `beside` gives the passages of a corpus that lies next to the questions.
+    `beside` gives the passages of a corpus that lies next to the questions; `with_file` makes the parser of rows that need another file;
+    `each` takes rows apart that hold several; `columns` are those of a table without a line of names, by their number, and `tabled` is what
+    `claims` is, of the first line of one.
     """
 
     name: str
-    matches: Callable[[Mapping[str, Any]], bool]
-    parse: Callable[[Mapping[str, Any]], Item]
+    claims: Callable[[Mapping[str, Any]], bool]
+    parse: Parse
     beside: Callable[[Path], Iterable[Passage]] = _alone
+    with_file: Callable[[Path], Parse] | None = None
+    each: Callable[[Mapping[str, Any]], Iterable[Mapping[str, Any]]] = _itself
+    columns: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    tabled: Callable[[Mapping[str, Any]], bool] = _never
+    quoted: bool = True  # whether the cells of its tables may stand in quotes
 
 
 class Layout(BaseModel):
-    """The keys of a public row that we read; the others are somebody else's."""
+    """The keys of a public row that we read; the others are somebody else's. A key that is null is absent: tables have every column in every
+    row."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, row: Any) -> Any:
+        return {key: value for key, value in row.items() if value is not None} if isinstance(row, Mapping) else row
 
-def _aliases(value: Any) -> Any:
-    """One string is a list of one. A blank alias beside real ones is dropped: it would make the empty answer right."""
+
+def listed(value: Any) -> Any:
+    """The list or object that a text spells in JSON or, as pandas writes it, in Python; any other value as it is."""
+    if not isinstance(value, str) or value.strip()[:1] not in ("[", "{"):
+        return value
+    for read in (json.loads, ast.literal_eval):
+        try:
+            found = read(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+        return found if isinstance(found, list | dict) else value
+    return value
+
+
+def records(value: Any) -> Any:
+    """A list of objects that the hub stores as an object of columns, or spells in JSON."""
+    value = listed(value)
+    if isinstance(value, Mapping) and value and all(isinstance(column, list) for column in value.values()):
+        return [dict(zip(value, cells, strict=True)) for cells in zip(*value.values(), strict=True)]
+    return value
+
+
+def aliases(value: Any) -> Any:
+    """One string is a list of one, unless it spells a list. A blank alias beside real ones is dropped: it would make the empty answer right."""
+    spelled = listed(value)
+    if isinstance(spelled, list) and spelled is not value:
+        value = [str(alias) if isinstance(alias, int | float) else alias for alias in spelled]
     if isinstance(value, str):
         value = [value]
-    if not isinstance(value, list):
+    if not isinstance(value, list | tuple):
         return value
     return list(dict.fromkeys(alias for alias in value if not isinstance(alias, str) or alias.strip()))
 
 
-Aliases = Annotated[Answers, BeforeValidator(_aliases)]
+Aliases = Annotated[Answers, BeforeValidator(aliases)]
 Key = str | int | None
 
 
@@ -81,75 +125,4 @@ def key_of(*parts: Key) -> str:
     return "/".join(str(part) for part in parts if part not in (None, ""))
 
 
-def passage_id(title: str, text: str) -> str:
-    """The same paragraph has one id in every question, split and data set; another text under its title has another."""
-    return hashlib.blake2b(f"{title}\x1f{text}".encode(), digest_size=8).hexdigest()
-
-
-def read_rows(path: Path) -> Iterator[Row]:
-    """Rows of a parquet file, a JSON array or JSONL; told by the content."""
-    head = _head(path)
-    if head.startswith(_PARQUET):
-        return _parquet(path)
-    if head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-        return _array(path)
-    return (Row("line", number, value) for number, value in json_lines(path))
-
-
-def _head(path: Path) -> bytes:
-    if path.is_dir():
-        raise fault(path, "a folder; name a file in it")
-    try:
-        with opened(path) as file:
-            return file.read(4096)
-    except FileNotFoundError:
-        raise fault(path, "no such file; check the path") from None
-    except (OSError, EOFError) as error:
-        raise fault(path, f"cannot be read ({error}); check the path or fetch the file again") from None
-
-
-def _array(path: Path) -> Iterator[Row]:
-    """Element by element: all parsed rows of a HotpotQA file at once would fill a laptop's memory."""
-    try:
-        with opened(path) as file:
-            text = file.read().decode("utf-8-sig")
-    except (OSError, EOFError, ValueError) as error:
-        raise fault(path, f"cannot be read ({error}); fetch the file again") from None
-    decoder = json.JSONDecoder(object_pairs_hook=distinct)
-    at, number = _skip(text, text.index("[") + 1), 0
-    while text[at : at + 1] != "]":
-        number += 1
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except ValueError as error:
-            raise fault(f"{path}, row {number}", f"not JSON ({error}); fetch the file again") from None
-        except RecursionError:
-            raise fault(f"{path}, row {number}", f"{DEEP}; mend or remove it") from None
-        except InputError as error:
-            raise fault(f"{path}, row {number}", str(error)) from None
-        yield Row("row", number, value)
-        at = _skip(text, at)
-        if text[at : at + 1] == ",":
-            at = _skip(text, at + 1)
-        elif text[at : at + 1] != "]":
-            raise fault(f"{path}, row {number + 1}", "not JSON (the array ends early); fetch the file again")
-
-
-def _skip(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
-
-
-def _parquet(path: Path) -> Iterator[Row]:
-    with needing("convert"):
-        import pyarrow
-        import pyarrow.parquet
-    number = 0
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=1024):
-                for value in batch.to_pylist():
-                    number += 1
-                    yield Row("row", number, value)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise fault(f"{path}, row {number + 1}", f"not parquet ({error}); fetch the file again") from None
+ABSTAIN = (ABSTENTION,)  # the answers of a question that the corpus does not answer

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from rolecast.data.formats.base import Aliases, Format, Item, Key, Layout, key_of, passage_id
-from rolecast.data.records import Filled, RowError
+from rolecast.data.formats.base import ABSTAIN, UNANSWERABLE, Aliases, Format, Item, Key, Layout, key_of, listed, records
+from rolecast.data.records import Filled, RowError, passage_of
 from rolecast.types import Gold, Hop, Passage, Question
 from rolecast.world.grammar import forward_query, words
 
@@ -18,9 +20,10 @@ _DISAMBIGUATION = re.compile(r"\s*\([^()]*\)$")
 
 
 def _table(*columns: str) -> Callable[[Any], Any]:
-    """The hub stores a list of tuples as a mapping of columns."""
+    """The hub stores a list of tuples as a mapping of columns, or spells it in JSON."""
 
     def rows(value: Any) -> Any:
+        value = listed(value)
         if isinstance(value, Mapping) and all(isinstance(value.get(column), list) for column in columns):
             return list(zip(*(value[column] for column in columns), strict=True))
         return value
@@ -37,12 +40,13 @@ class _Hotpot(Layout):
     question: Filled
     answer: Aliases
     type: str = ""
+    level: str = ""
     context: Context
     supporting_facts: Facts
 
 
 class _TwoWiki(_Hotpot):
-    evidences: list[tuple[str, str, str]]
+    evidences: Annotated[list[tuple[str, str, str]], BeforeValidator(_table("fact", "relation", "entity"))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class _Paragraph:
     @property
     def passage(self) -> Passage:
         text = " ".join(sentence for sentence in self.sentences if sentence)
-        return Passage(passage_id(self.title, text), self.title, text)
+        return passage_of(self.title, text)
 
 
 def _paragraphs(row: _Hotpot) -> list[_Paragraph]:
@@ -66,16 +70,23 @@ def _paragraphs(row: _Hotpot) -> list[_Paragraph]:
 def _supporting(row: _Hotpot, paragraphs: Sequence[_Paragraph]) -> list[tuple[_Paragraph, str]]:
     """Paragraph and sentence of every supporting fact, or nothing if a paragraph is not in the context (HotpotQA fullwiki).
 
-    Some published sentence numbers lie beyond the paragraph's end; the paragraph is gold nevertheless.
+    Some published sentence numbers lie beyond the paragraph's end; the paragraph is gold nevertheless. A title may be spelled in another way
+    in one place than in the other (HTML entities, composed and decomposed letters): it is found, and the passage keeps its own.
     """
     found = []
     for title, number in row.supporting_facts:
-        titled = [paragraph for paragraph in paragraphs if paragraph.title == title]
+        titled = [paragraph for paragraph in paragraphs if paragraph.title == title] or [
+            paragraph for paragraph in paragraphs if _spelled(paragraph.title) == _spelled(title)
+        ]
         if not titled:
             return []
         paragraph = next((p for p in titled if 0 <= number < len(p.sentences)), titled[0])
         found.append((paragraph, paragraph.sentences[number] if 0 <= number < len(paragraph.sentences) else ""))
     return found
+
+
+def _spelled(title: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", html.unescape(title)).split())
 
 
 def _item(row: _Hotpot, chain_of: Callable[[Sequence[tuple[_Paragraph, str]]], tuple[Hop, ...]]) -> Item:
@@ -84,7 +95,7 @@ def _item(row: _Hotpot, chain_of: Callable[[Sequence[tuple[_Paragraph, str]]], t
     passages = tuple(dict.fromkeys(paragraph.passage.id for paragraph, _ in supporting))
     hops = len({title for title, _ in row.supporting_facts})
     gold = Gold(tuple(row.answer), chain_of(supporting), passages)
-    question = Question("", row.question, gold, row.type, hops)
+    question = Question("", row.question, gold, row.type, hops, level=row.level)
     return Item(key_of(row.key), question, tuple(p.passage for p in paragraphs), len(row.context) - len(paragraphs))
 
 
@@ -127,7 +138,7 @@ class _MusiquePart(Layout):
 
 class _MusiqueParagraph(Layout):
     idx: int
-    title: str
+    title: str = ""
     paragraph_text: str
 
 
@@ -135,43 +146,42 @@ class _Musique(Layout):
     id: Key = None
     question: Filled
     answer: Aliases
-    answer_aliases: list[str] = Field(default_factory=list)
+    answer_aliases: Annotated[list[str], BeforeValidator(listed)] = Field(default_factory=list)
     answerable: bool = True
-    paragraphs: list[_MusiqueParagraph]
-    question_decomposition: list[_MusiquePart] = Field(min_length=1)
+    paragraphs: Annotated[list[_MusiqueParagraph], BeforeValidator(records)]
+    question_decomposition: Annotated[list[_MusiquePart], BeforeValidator(records)] = Field(min_length=1)
 
 
 def _musique(raw: Mapping[str, Any]) -> Item:
     """Hops and gold passages in the order of the decomposition; the type is the graph's shape, which leads the id.
 
+    An unanswerable row of MuSiQue-Full lacks the paragraph of a hop, and has the id of its answerable twin. Its answer is `unknown`, and
+    stays so only over a corpus without its twin's paragraphs.
+
     No chain: the parts are questions, and no sentence is marked as the one that answers them.
     """
     row = _Musique.model_validate(raw)
-    if not row.answerable:
-        raise RowError("the row is not answerable (MuSiQue-Full); convert the musique_ans file")
-    passages = {p.idx: _passage(p) for p in row.paragraphs if p.paragraph_text.strip()}
+    passages = {p.idx: passage_of(p.title, p.paragraph_text.strip()) for p in row.paragraphs if p.paragraph_text.strip()}
     gold = []
     for number, part in enumerate(row.question_decomposition, 1):
-        passage = None if part.paragraph_support_idx is None else passages.get(part.paragraph_support_idx)
-        if passage is None:
+        cited = None if part.paragraph_support_idx is None else passages.get(part.paragraph_support_idx)
+        if cited is not None:
+            gold.append(cited.id)
+        elif row.answerable or part.paragraph_support_idx is not None:
             raise RowError(f"hop {number} cites paragraph {part.paragraph_support_idx}, which the row lacks; fetch the file again")
-        gold.append(passage.id)
-    answers = list(dict.fromkeys([*row.answer, *(alias for alias in row.answer_aliases if alias.strip())]))
+    answers = tuple(dict.fromkeys([*row.answer, *(alias for alias in row.answer_aliases if alias.strip())]))
+    shape = str(row.id).partition("__")[0] if "__" in str(row.id) else ""
     question = Question(
         "",
         row.question,
-        Gold(tuple(answers), passages=tuple(dict.fromkeys(gold))),
-        str(row.id or "").partition("__")[0] if "__" in str(row.id) else "",
+        Gold(answers if row.answerable else ABSTAIN, passages=tuple(dict.fromkeys(gold))),
+        shape if row.answerable else UNANSWERABLE,
         len(row.question_decomposition),
     )
-    return Item(key_of(row.id), question, tuple(passages.values()), len(row.paragraphs) - len(passages))
+    key = key_of(row.id) if row.answerable else key_of(row.id, UNANSWERABLE)
+    return Item(key, question, tuple(passages.values()), len(row.paragraphs) - len(passages), original_id=key_of(row.id))
 
 
-def _passage(paragraph: _MusiqueParagraph) -> Passage:
-    text = paragraph.paragraph_text.strip()
-    return Passage(passage_id(paragraph.title, text), paragraph.title, text)
-
-
-HOTPOTQA = Format("hotpotqa", lambda raw: raw.keys() >= {"question", "context"} and "evidences" not in raw, _hotpotqa)
+HOTPOTQA = Format("hotpotqa", lambda raw: raw.keys() >= {"question", "context", "supporting_facts"} and "evidences" not in raw, _hotpotqa)
 TWO_WIKI = Format("2wikimultihopqa", lambda raw: raw.keys() >= {"question", "context", "evidences"}, _two_wiki)
-MUSIQUE = Format("musique", lambda raw: raw.keys() >= {"question", "paragraphs"}, _musique)
+MUSIQUE = Format("musique", lambda raw: raw.keys() >= {"question", "paragraphs", "question_decomposition"}, _musique)

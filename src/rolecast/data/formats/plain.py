@@ -1,4 +1,4 @@
-"""Layouts without paragraphs of their own: FlashRAG, Search-R1, verl, corpora, the development set, our own file."""
+"""Layouts that trainers read: FlashRAG, Search-R1, verl, the development set, our own file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rolecast.data.formats.base import Aliases, Format, Item, Key, Layout, key_of
-from rolecast.data.records import CorpusRow, Filled, QuestionRow, fault, iter_corpus
+from rolecast.data.formats.base import Aliases, Format, Item, Key, Layout, aliases, key_of
+from rolecast.data.records import Filled, QuestionRow, fault, iter_corpus
 from rolecast.types import Gold, Passage, Question
 
 
@@ -19,12 +19,19 @@ class _FlashRag(Layout):
 
 
 def _flashrag(raw: Mapping[str, Any]) -> Item:
-    """PopQA's property stands for the type. Hops are unknown, hence 0: the layout does not say."""
+    """PopQA's property stands for the type, and rows of it that ask the same are one, as in its own layout. Hops are unknown, hence 0: the
+    layout does not say."""
     row = _FlashRag.model_validate(raw)
     metadata = row.metadata or {}
-    type = metadata.get("type") or metadata.get("prop")
-    gold = Gold(tuple(row.golden_answers))
-    return Item(key_of(row.id), Question("", row.question, gold, type if isinstance(type, str) else ""))
+    type, level = metadata.get("type") or metadata.get("prop"), metadata.get("level")
+    question = Question(
+        "",
+        row.question,
+        Gold(tuple(row.golden_answers)),
+        type if isinstance(type, str) else "",
+        level=level if isinstance(level, str) else "",
+    )
+    return Item(key_of(row.id), question, same=" ".join(row.question.split()) if metadata.keys() >= {"subj_id", "prop_id"} else "")
 
 
 class _Extra(Layout):
@@ -53,7 +60,8 @@ def _search_r1(raw: Mapping[str, Any]) -> Item:
     row = _SearchR1.model_validate(raw)
     own = row.id if row.id is not None else row.extra_info.index if row.extra_info else None
     gold = Gold(tuple(row.reward_model.ground_truth.target))
-    return Item(key_of(row.data_source, own) if own is not None else "", Question("", row.question, gold, row.data_source))
+    question = Question("", row.question, gold, row.data_source, dataset=row.data_source)
+    return Item(key_of(row.data_source, own) if own is not None else "", question, original_id=key_of(own))
 
 
 class _VerlExtra(_Extra):
@@ -71,7 +79,8 @@ def _verl(raw: Mapping[str, Any]) -> Item:
     row = _Verl.model_validate(raw)
     extra = row.extra_info
     key = "" if extra.index is None else key_of(row.data_source, extra.split, extra.index)
-    return Item(key, Question("", extra.question, Gold(tuple(extra.answer)), row.data_source))
+    question = Question("", extra.question, Gold(tuple(extra.answer)), row.data_source, dataset=row.data_source)
+    return Item(key, question, original_id=key_of(extra.index))
 
 
 def _truth(raw: Mapping[str, Any]) -> Any:
@@ -79,15 +88,11 @@ def _truth(raw: Mapping[str, Any]) -> Any:
     return model.get("ground_truth") if isinstance(model, Mapping) else None
 
 
-def _corpus(raw: Mapping[str, Any]) -> Item:
-    passage = CorpusRow.model_validate(raw).to_passage()
-    return Item(passage.id, passages=(passage,))
-
-
 class _Multihop(Layout):
     id: Key = None
     question: Filled
     golden_answers: Aliases
+    dataset: str = ""
     hops: int = 0
     type: str = ""
     evidence: str = ""
@@ -102,7 +107,7 @@ def _multihop(raw: Mapping[str, Any]) -> Item:
     row = _Multihop.model_validate(raw)
     passages = tuple(row.supporting_passage_ids) if row.evidence == "gold" else ()
     gold = Gold(tuple(row.golden_answers), passages=passages)
-    return Item(key_of(row.id), Question("", row.question, gold, row.type, row.hops))
+    return Item(key_of(row.id), Question("", row.question, gold, row.type, row.hops, dataset=row.dataset))
 
 
 def _multihop_corpus(path: Path) -> Iterable[Passage]:
@@ -113,9 +118,10 @@ def _multihop_corpus(path: Path) -> Iterable[Passage]:
 
 
 def _rolecast(raw: Mapping[str, Any]) -> Item:
-    """Our own rows; only here may the id be absent."""
-    question = QuestionRow.model_validate({"id": "absent", **raw}).to_question()
-    return Item(question.id if "id" in raw else "", question)
+    """Our own rows; the id may be absent."""
+    answers = {"answers": aliases(raw["answers"])} if "answers" in raw else {}
+    question = QuestionRow.model_validate({"id": "absent", **raw, **answers}).to_question()
+    return Item(question.id if "id" in raw else "", question, original_id=question.original_id)
 
 
 FLASHRAG = Format(
@@ -125,6 +131,5 @@ FLASHRAG = Format(
 )
 SEARCH_R1 = Format("search_r1", lambda raw: isinstance(_truth(raw), Mapping), _search_r1)
 VERL = Format("verl", lambda raw: isinstance(_truth(raw), str), _verl)
-CORPUS = Format("corpus", lambda raw: "question" not in raw and ("contents" in raw or raw.keys() >= {"title", "text"}), _corpus)
 MULTIHOP = Format("multihop", lambda raw: raw.keys() >= {"golden_answers", "supporting_passage_ids"}, _multihop, _multihop_corpus)
-ROLECAST = Format("rolecast", lambda raw: raw.keys() >= {"question", "answers"}, _rolecast)
+ROLECAST = Format("rolecast", lambda raw: raw.keys() >= {"question", "answers"} and raw.keys() <= set(QuestionRow.model_fields), _rolecast)

@@ -39,7 +39,7 @@ class AutoRefine(Untrained, PassageTranscript):
         self.roles = {"searcher": Role("searcher", frozenset({"question"}), ("</search>", "</answer>"), config.max_tokens)}
 
     def teacher(self, errors: TeacherErrors) -> Teacher:
-        return AutoRefineTeacher(errors, self.config.max_turns)
+        return AutoRefineTeacher(errors, self.config.max_turns, self.thoughts)
 
     def read(self, text: str, thread: LiveThread) -> Move | None:
         """Once there were documents, every reply answers some, so it begins by refining."""

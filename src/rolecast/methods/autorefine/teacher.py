@@ -18,7 +18,7 @@ class AutoRefineTeacher(TranscriptTeacher):
         step = self.step(role, state, episode, rng)
         if step.query is None:
             return refined + tagged("think", step.reasons) + tagged("answer", step.answer)
-        return refined + tagged("think", "next fact") + tagged("search", step.query)
+        return refined + tagged("think", self.thoughts.seek(step.query)) + tagged("search", step.query)
 
     def _refined(self, role: str, state: TranscriptState, episode: Trajectory, rng: random.Random) -> str:
         if not state.queries:

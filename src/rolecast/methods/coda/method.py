@@ -117,7 +117,7 @@ class Coda(Method):
         return tuple(self.roles)[1:]
 
     def teacher(self, errors: TeacherErrors) -> Teacher:
-        return CodaTeacher(errors, self.config.max_turns, self.config.depth)
+        return CodaTeacher(errors, self.config.max_turns, self.config.depth, self.thoughts)
 
     async def rollout(self, question: Question, env: Env) -> str | None:
         return await self._work(env, self.top, CodaState(question=question.text))

@@ -14,6 +14,7 @@ from dataclasses import replace
 from rolecast.methods.coda.state import CodaState, Pair
 from rolecast.tags import tagged
 from rolecast.teachers.base import TeacherErrors, best_answer, checked, next_query, reasoning
+from rolecast.teachers.thoughts import SHORTHAND, Thoughts
 from rolecast.types import Hop, Question, Trajectory
 from rolecast.world.grammar import DATED, Fact, facts_in, forward_query, inverse_query, names, rephrased
 
@@ -24,8 +25,9 @@ _TWO_FACTS = re.compile(r"^(\w+) of the (\w+) of (\w+ \w+)$")
 class CodaTeacher:
     """`depth` 2: tasks of two facts go to a lead, who delegates each of them."""
 
-    def __init__(self, errors: TeacherErrors, max_turns: int, depth: int) -> None:
+    def __init__(self, errors: TeacherErrors, max_turns: int, depth: int, thoughts: Thoughts = SHORTHAND) -> None:
         self._errors = errors
+        self._thoughts = thoughts
         self._max_turns = max_turns
         self._depth = depth
 
@@ -35,7 +37,7 @@ class CodaTeacher:
         if role == "monolith":
             return self._work_alone(episode.question, state, rng)
         if role == "lead" and (parts := _TWO_FACTS.match(state.task)):
-            return _lead(parts[2], parts[1], parts[3], state)
+            return self._lead(parts[2], parts[1], parts[3], state)
         return self._execute(state, rng)
 
     def _plan(self, question: Question, state: CodaState, rng: random.Random) -> str:
@@ -43,15 +45,26 @@ class CodaTeacher:
         asked = [pair.task for pair in state.pairs]
         task = next_query(believed, known, asked, self._errors, rng) if len(asked) < self._max_turns - 1 else None
         if task is None:
-            return tagged("think", reasoning(believed, known, asked)) + tagged("answer", best_answer(believed, known, asked))
+            return tagged("think", self._thoughts.conclude(reasoning(believed, known, asked))) + tagged(
+                "answer", best_answer(believed, known, asked)
+            )
         if self._depth > 1 and (both := _two_facts(believed, task)) and both not in asked:
             task = both
-        return tagged("think", "next fact") + tagged("task", task)
+        return tagged("think", self._thoughts.seek(task)) + tagged("task", task)
+
+    def _lead(self, first: str, second: str, subject: str, state: CodaState) -> str:
+        """Delegates the two facts one after the other."""
+        if state.pairs and state.pairs[-1].result in ("", NOTHING):
+            return tagged("think", self._thoughts.conclude("nothing")) + tagged("answer", NOTHING)
+        if len(state.pairs) == 2:
+            return tagged("think", self._thoughts.conclude(state.pairs[-1].task)) + tagged("answer", state.pairs[-1].result)
+        task = forward_query(second, state.pairs[0].result) if state.pairs else forward_query(first, subject)
+        return tagged("think", self._thoughts.seek(task)) + tagged("task", task)
 
     def _execute(self, state: CodaState, rng: random.Random) -> str:
         """Searches for the task as it stands, once more in other words, and reports what it refined."""
         if not state.queries:
-            return tagged("think", "find") + tagged("search", state.task)
+            return tagged("think", self._thoughts.begin(state.task)) + tagged("search", state.task)
         kept = self._refine(state, rng)
         refine = tagged("refine", " ".join(fact.sentence for fact in kept))
         other = _other_words(state.task)
@@ -65,9 +78,12 @@ class CodaTeacher:
         known = " ".join([*state.notes, *(fact.sentence for fact in kept)])
         query = next_query(question, known, state.queries, self._errors, rng) if len(state.queries) < self._max_turns - 1 else None
         if query is None:
-            thought, answer = reasoning(question, known, state.queries), best_answer(question, known, state.queries)
+            thought, answer = (
+                self._thoughts.conclude(reasoning(question, known, state.queries)),
+                best_answer(question, known, state.queries),
+            )
             return refine + tagged("think", thought) + tagged("answer", answer)
-        return refine + tagged("think", "next fact") + tagged("search", query)
+        return refine + tagged("think", self._thoughts.seek(query)) + tagged("search", query)
 
     def _refine(self, state: CodaState, rng: random.Random) -> list[Fact]:
         """The facts among the last documents that the last query asked for; in error another one instead."""
@@ -131,16 +147,6 @@ def _two_facts(question: Question, task: str) -> str | None:
         return None
     following = zip(question.gold.chain, question.gold.chain[1:], strict=False)
     return next((f"{after.relation} of the {task}" for hop, after in following if hop.query == task), None)
-
-
-def _lead(first: str, second: str, subject: str, state: CodaState) -> str:
-    """Delegates the two facts one after the other."""
-    if state.pairs and state.pairs[-1].result in ("", NOTHING):
-        return tagged("think", "nothing") + tagged("answer", NOTHING)
-    if len(state.pairs) == 2:
-        return tagged("think", state.pairs[-1].task) + tagged("answer", state.pairs[-1].result)
-    task = forward_query(second, state.pairs[0].result) if state.pairs else forward_query(first, subject)
-    return tagged("think", "next fact") + tagged("task", task)
 
 
 def _report(task: str, kept: Sequence[Fact]) -> str:

@@ -93,7 +93,7 @@ class Dac(Method):
         return super().tags | {f"<{self.config.think}>", f"</{self.config.think}>"}
 
     def teacher(self, errors: TeacherErrors) -> Teacher:
-        return DacTeacher(errors, self.config.think)
+        return DacTeacher(errors, self.config.think, self.thoughts)
 
     @classmethod
     def judge_kinds(cls) -> Sequence[JudgeKind]:

@@ -8,28 +8,32 @@ from itertools import takewhile
 from rolecast.methods.dac.state import STOP, UNKNOWN, DacState, evidence
 from rolecast.tags import tagged
 from rolecast.teachers.base import TeacherErrors, next_query, reasoning
+from rolecast.teachers.thoughts import SHORTHAND, Thoughts
 from rolecast.types import Question, Trajectory
 from rolecast.world.grammar import Fact, facts_in
 
 
 class DacTeacher:
-    def __init__(self, errors: TeacherErrors, think: str) -> None:
+    def __init__(self, errors: TeacherErrors, think: str, thoughts: Thoughts = SHORTHAND) -> None:
         self._errors = errors
         self._think = think
+        self._thoughts = thoughts
 
     def reply(self, role: str, state: DacState, episode: Trajectory, rng: random.Random) -> str:
         if role == "searcher":
             return self._search(state, episode, rng)
         known = " ".join(passage.text for passage in state.documents)
-        return tagged(self._think, steps(episode.question, known)) + tagged("answer", self._answer(known, state, episode.question, rng))
+        return tagged(self._think, self._thoughts.conclude(steps(episode.question, known))) + tagged(
+            "answer", self._answer(known, state, episode.question, rng)
+        )
 
     def _search(self, state: DacState, episode: Trajectory, rng: random.Random) -> str:
         known = " ".join(passage.text for passage in evidence(state.found))
         asked = [action.text.split("<search>")[1].split("</search>")[0].strip() for action in episode.threads[-1].actions]
         query = next_query(episode.question, known, asked, self._errors, rng)
         if query is None:
-            return tagged(self._think, "nothing missing") + STOP
-        return tagged(self._think, "next fact") + tagged("search", query)
+            return tagged(self._think, self._thoughts.done()) + STOP
+        return tagged(self._think, self._thoughts.seek(query)) + tagged("search", query)
 
     def _answer(self, known: str, state: DacState, question: Question, rng: random.Random) -> str:
         """The two errors are made where it may abstain at all; what has to be an answer is a guess where evidence is missing."""

@@ -118,11 +118,13 @@ def distinctness(texts: Sequence[str], vectors: Vectors) -> float:
 
 
 def coverage(rubric: Sequence[RubricItem], fields: Sequence[str], vectors: Vectors) -> float:
-    """The weighted mean of each item's best match among the fields (eq. 18). 0 without fields."""
-    total = fsum(item.weight for item in rubric)
-    if not total or not fields:
+    """The weighted mean of each item's best match among the fields (eq. 18). 0 without fields. What a report should not say, an item of
+    negative weight, is nothing to plan for."""
+    wanted = [item for item in rubric if item.weight > 0]
+    if not wanted or not fields:
         return 0.0
-    return fsum(item.weight * max(vectors.cosine(item.text, field) for field in fields) for item in rubric) / total
+    total = fsum(item.weight for item in wanted)
+    return fsum(item.weight * max(vectors.cosine(item.text, field) for field in fields) for item in wanted) / total
 
 
 def fields_of(graph: Graph) -> list[str]:
@@ -246,8 +248,12 @@ def answerer_reward(execution: float, judged: float, utilised: float, weights: W
 
 
 def judged_report(levels: Sequence[float], rubric: Sequence[RubricItem], answer: float | None) -> float:
-    """The weighted mean of the rubric's five-level scores; a short answer counts as one item more, of weight 1."""
+    """The weighted mean of the rubric's five-level scores; a short answer counts as one item more, of weight 1.
+
+    An item of negative weight takes away as far as it was met, and is no part of what can be reached, as in HealthBench; the score stays in
+    [0, 1].
+    """
     scored = [(item.weight, level) for item, level in zip(rubric, levels, strict=True)]
     scored += [(1.0, answer)] if answer is not None else []
-    total = fsum(weight for weight, _ in scored)
-    return fsum(weight * score for weight, score in scored) / total if total else 0.0
+    total = fsum(weight for weight, _ in scored if weight > 0)
+    return min(max(fsum(weight * score for weight, score in scored) / total, 0.0), 1.0) if total else 0.0

@@ -80,7 +80,7 @@ class Decor(Method):
         return Most({role: said[role] for role in self.roles}, turns, 2 * turns + 2)
 
     def teacher(self, errors: TeacherErrors) -> Teacher:
-        return DecorTeacher(errors)
+        return DecorTeacher(errors, self.thoughts)
 
     @classmethod
     def judge_kinds(cls) -> Sequence[JudgeKind]:
@@ -89,6 +89,10 @@ class Decor(Method):
     @property
     def judged(self) -> Sequence[JudgeKind]:
         return KINDS if self.config.alpha < 1 else ()
+
+    @property
+    def unjudged(self) -> str:
+        return "method.alpha to 1, by which every role earns the team's reward alone"
 
     @classmethod
     def verdicts(cls) -> Mapping[str, Rule]:

@@ -53,7 +53,7 @@ class Ircot(OneAnswer):
         return Most({"reasoner": Spoken(turns), "answerer": Spoken(1)}, searches=turns + 1)
 
     def teacher(self, errors: TeacherErrors) -> Teacher:
-        return IrcotTeacher(errors)
+        return IrcotTeacher(errors, self.thoughts)
 
     async def rollout(self, question: Question, env: Env) -> str | None:
         """The first search is with the question. A reply that is no sentence ends the reasoning, as its last sentence does."""

@@ -43,7 +43,7 @@ class React(Untrained, PassageTranscript):
         self.roles = {"actor": Role("actor", frozenset({"question"}), ("]\n",), config.max_tokens)}
 
     def teacher(self, errors: TeacherErrors) -> Teacher:
-        return ReactTeacher(errors, self.config.max_turns)
+        return ReactTeacher(errors, self.config.max_turns, self.thoughts)
 
     def read(self, text: str, thread: LiveThread) -> Move | None:
         step = STEP.match(text)

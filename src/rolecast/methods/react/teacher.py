@@ -13,4 +13,4 @@ class ReactTeacher(TranscriptTeacher):
         step = self.step(role, state, episode, rng)
         if step.query is None:
             return f"Thought: {step.reasons}\nAction: Finish[ {step.answer}]\n"
-        return f"Thought: next fact\nAction: Search[ {step.query}]\n"
+        return f"Thought: {self.thoughts.seek(step.query)}\nAction: Search[ {step.query}]\n"

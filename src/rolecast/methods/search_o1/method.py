@@ -50,7 +50,7 @@ class SearchO1(Untrained, Transcript):
         }
 
     def teacher(self, errors: TeacherErrors) -> Teacher:
-        return SearchO1Teacher(errors, self.config.max_turns)
+        return SearchO1Teacher(errors, self.config.max_turns, self.thoughts)
 
     @property
     def most(self) -> Most:

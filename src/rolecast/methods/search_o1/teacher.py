@@ -21,4 +21,4 @@ class SearchO1Teacher(TranscriptTeacher):
         step = self.step(role, state, episode, rng)
         if step.query is None:
             return f" {step.reasons}" + tagged("answer", step.answer)
-        return f" next fact{SEARCH[0]} {step.query}{SEARCH[1]}"
+        return f" {self.thoughts.seek(step.query)}{SEARCH[0]} {step.query}{SEARCH[1]}"

@@ -56,7 +56,7 @@ class SearchR1(PassageTranscript):
         }
 
     def teacher(self, errors: TeacherErrors) -> Teacher:
-        return SearchR1Teacher(errors, self.config.max_turns)
+        return SearchR1Teacher(errors, self.config.max_turns, self.thoughts)
 
     def read(self, text: str, thread: LiveThread) -> Move | None:
         return parse(text)

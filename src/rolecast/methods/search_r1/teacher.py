@@ -14,4 +14,4 @@ class SearchR1Teacher(TranscriptTeacher):
         step = self.step(role, state, episode, rng)
         if step.query is None:
             return tagged("think", step.reasons) + tagged("answer", step.answer)
-        return tagged("think", "next fact") + tagged("search", step.query)
+        return tagged("think", self.thoughts.seek(step.query)) + tagged("search", step.query)

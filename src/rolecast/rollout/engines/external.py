@@ -120,6 +120,30 @@ class OwnEngine(Engine, Protocol):
         ...
 
 
+class Nobody:
+    """`OwnEngine` of a team all of whose roles speak through endpoints."""
+
+    generated = 0
+    failure = None
+
+    def __init__(self, version: str) -> None:
+        self.version, self.branches = version, 0
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    async def failed(self) -> Exception:
+        await asyncio.Event().wait()  # it never does
+        raise AssertionError
+
+    async def generate(self, request: GenerateRequest) -> Completion:
+        raise RolecastError(f"slot {request.slot!r} of {request.key} has no model here; every role of this team speaks through an endpoint")
+
+    def close(self) -> None: ...
+
+
 class Router:
     """`Engine`: a request goes to who speaks for its slot, an endpoint or the team's own engine.
 

@@ -1,0 +1,287 @@
+"""Evaluation without a run: any model with any method on any converted set, for which nothing is trained.
+
+What is done is kept question by question, so a killed evaluation goes on, and memory holds a few numbers of each question and no contexts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from rolecast.config import RunConfig
+from rolecast.data.records import iter_questions, read_corpus
+from rolecast.errors import InputError
+from rolecast.evaluation import tasks
+from rolecast.evaluation.cost import Cost, cost_of, read_cost
+from rolecast.evaluation.lenient import with_lenient
+from rolecast.evaluation.metrics import Row, row_of, shortfall_of, summarize_rows
+from rolecast.evaluation.profiles import OURS
+from rolecast.evaluation.tasks import Task
+from rolecast.evaluation.trace import trace
+from rolecast.leasing import Group
+from rolecast.methods.base import Method
+from rolecast.ports import EXTERNAL, Retriever
+from rolecast.retriever.index import build_index
+from rolecast.retriever.silent import NoRetriever
+from rolecast.rollout.collect import Collector
+from rolecast.rollout.scheduler import ended
+from rolecast.stages.environment import RETRIEVER_URL, address
+from rolecast.stages.evaluate import prediction
+from rolecast.stages.models import Speaker, played_method, speaking_engine
+from rolecast.stages.progress import Progress
+from rolecast.stages.run import Run, working
+from rolecast.stages.services import open_judge, open_retriever
+from rolecast.stages.team import prepare_torch
+from rolecast.store.artifact import digest_of, verify, write_text, writing
+from rolecast.store.uri import manifest_at
+from rolecast.types import Question, Trajectory
+
+ASKED, KEPT, RESULT = "asked.json", "played.jsonl", "evaluation"
+CORPUS = "corpus.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """`questions`: a file of them; `corpus`: what is searched, unless the config names an index or a service."""
+
+    config: RunConfig
+    speaker: Speaker
+    questions: Path
+    corpus: Path | None
+    out: Path
+
+    def asked(self) -> dict[str, Any]:
+        """What the result depends on. An evaluation goes on if all of it is as it was."""
+        c = self.config
+        return {
+            "model": dict(self.speaker.identity()),
+            "config": {
+                "seed": c.seed, "method": c.method.model_dump(mode="json"), "dtype": c.model.dtype, "max_context": c.model.max_context,
+                "retriever": c.retriever.model_dump(mode="json", include={"kind", "encoder", "index"}), "judge": c.judge.model,
+                "cast": c.cast, "n": c.eval.n,
+            },
+            "questions": _digest(self.questions),
+            "corpus": _digest(self.corpus) if self.corpus is not None else None,
+        }  # fmt: skip
+
+
+def trial_of(config: RunConfig, speaker: Speaker, data: Path, out: Path) -> Trial:
+    """`data`: a folder that `rolecast data` wrote, or a file of questions beside a corpus. InputError for what cannot be evaluated on."""
+    file = _questions_at(data)
+    corpus = next((path for name in (CORPUS, f"{CORPUS}.gz") if (path := file.parent / name).is_file()), None)
+    return Trial(config, speaker, file, searched(config, speaker, corpus, file), out)
+
+
+def _questions_at(data: Path) -> Path:
+    file = data
+    if data.is_dir():
+        found = sorted(path for path in data.glob("*.jsonl") if path.name != CORPUS)
+        if len(found) != 1:
+            there = f"holds {', '.join(path.name for path in found)}; name one of these files" if found else "holds no questions"
+            raise InputError(f"--data {data}: {there}")
+        file = found[0]
+    if not file.is_file():
+        raise InputError(f"--data {data}: no such file or folder; name one that `rolecast data convert` wrote")
+    return file
+
+
+def searched(config: RunConfig, speaker: Speaker, corpus: Path | None, beside: Path) -> Path | None:
+    """The corpus that has to be indexed: none for a method that does not search, or where the config names an index or a service."""
+    r = config.retriever
+    if played_method(config, speaker).k == 0 or r.index or r.kind == EXTERNAL or address(RETRIEVER_URL, r.url):
+        return None
+    if corpus is None:
+        raise InputError(
+            f"{config.method.name} searches, and there is no {CORPUS} beside {beside}; put one there, or name an index by --set "
+            "retriever.index=PLACE or a service by --set retriever.url=ADDRESS"
+        )
+    return corpus
+
+
+def evaluate_alone(trial: Trial) -> Path:
+    """Writes the artifact `OUT/evaluation`: result.json, predictions.jsonl, some traces. Does nothing if it is there."""
+    trial.speaker.check()
+    trial.out.mkdir(parents=True, exist_ok=True)
+    run = as_run(trial)
+    with working(run, "eval"):
+        claim(trial.out, trial.asked())
+        if not run.has(trial.out / RESULT):
+            _finish(trial, _played(trial, run))
+    verify(trial.out / RESULT, "evaluation")
+    return trial.out / RESULT
+
+
+def as_run(trial: Trial) -> Run:
+    """What opens a run's retriever and judge, over the folder of the evaluation."""
+    index = trial.config.retriever.index
+    return Run(trial.out, trial.config, shared={"retriever.index": digest_of(manifest_at(index))} if index else {})
+
+
+def claim(out: Path, identity: Mapping[str, Any]) -> None:
+    """The folder is this work's from now on; that of another one is refused."""
+    file, asked = out / ASKED, json.loads(json.dumps(identity))
+    if not file.exists():
+        if other := sorted(path.name for path in out.iterdir() if path.name not in (".lock", "origins.json", "seconds.json")):
+            raise InputError(f"{out} holds {other[0]} and is no evaluation; name another folder by --out")
+        write_text(file, json.dumps(asked, indent=1))
+        return
+    known = json.loads(file.read_text())
+    if differs := next((key for key in asked if known.get(key) != asked[key]), None):
+        raise InputError(f"{out} was begun with another {differs}; name another folder by --out, or delete it")
+
+
+def retriever_of(run: Run, method: Method, corpus: Path | None) -> Retriever:
+    """What the config names, else an index of the corpus, which is built once; none for a method that does not search."""
+    if not method.k:
+        return NoRetriever(method.name)
+    if corpus is not None and not run.has(run.index):
+        passages = read_corpus(corpus)
+        if method.k > len(passages):
+            raise InputError(f"{corpus}: method.k = {method.k} is larger than the corpus ({len(passages)} passages); lower method.k")
+        build_index(passages, run.index, run.config.retriever.kind, run.config.retriever.encoder)  # type: ignore[arg-type]
+    return open_retriever(run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    task: Task
+    rows: list[tuple[int, int, Row]]  # the question's number, where its line begins, what totals need
+    cost: Cost
+    errors: list[str]
+
+
+def _played(trial: Trial, run: Run) -> _Played:
+    """Every question once; those that were kept before are not asked again, but for those in which something failed."""
+    c = trial.config
+    prepare_torch(c)
+    method = played_method(c, trial.speaker)
+    task = with_lenient(tasks.together(method.measured or ("qa",)), method)
+    file = trial.out / KEPT
+    known = mended(file, lambda row: row["at"])
+    total = min(c.eval.n, sum(1 for _ in iter_questions(trial.questions)))
+    if len(known) < total:
+        retriever = retriever_of(run, method, trial.corpus)
+        engine, renderer = speaking_engine(c, method, trial.speaker, f"eval/{trial.speaker.name or Path(trial.speaker.place).name}")
+        collector = Collector(method, engine, retriever, open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight)
+        bar = Progress(f"eval {c.method.name}", total, len(known))
+        waiting = ((at, q) for at, q in enumerate(islice(iter_questions(trial.questions), total)) if at not in known)
+        try:
+            with file.open("ab") as kept:
+                collector.run(_all(collector, waiting, _Sink(kept, method, task, c.eval.traces, bar, len(known))))
+        finally:
+            engine.close()
+    return _totals(file, task)
+
+
+@dataclass(slots=True)
+class _Sink:
+    """Keeps an episode as soon as it has ended: a line, on disk."""
+
+    file: IO[bytes]
+    method: Method
+    task: Task
+    traces: int
+    bar: Progress
+    done: int
+
+    def keep(self, at: int, t: Trajectory) -> None:
+        row = {
+            "at": at, "fault": t.fault if t.status == "error" else "", "prediction": prediction(t, self.task), "row": asdict(row_of(t, self.task)),
+            "cost": asdict(cost_of([t], ())), "trace": trace(t, self.task) if at < self.traces else None,
+        }  # fmt: skip
+        self.file.write(json.dumps(row).encode() + b"\n")
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.done += 1
+        self.bar.update(self.done)
+
+
+async def _all(collector: Collector, questions: Iterator[tuple[int, Question]], sink: _Sink) -> None:
+    """Twice as many wait as can be live, so that no lane is idle and few contexts are in memory."""
+    live: set[asyncio.Task[None]] = set()
+
+    async def one(at: int, question: Question) -> None:
+        [t] = await collector.play_group(Group(f"test:{question.id}", question, (0,), "eval", OURS.sampling))
+        sink.keep(at, t)
+
+    try:
+        for at, question in questions:
+            live.add(asyncio.ensure_future(one(at, question)))
+            if len(live) >= 2 * collector.in_flight:
+                done, live = await asyncio.wait(live, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        await asyncio.gather(*live)
+    finally:
+        await ended(list(live))
+
+
+def mended(file: Path, name: Callable[[Any], Hashable]) -> set[Any]:
+    """Names of the episodes that are done. A line that a kill cut off goes, and so do episodes in which something failed."""
+    if not file.exists():
+        return set()
+    done: set[Any] = set()
+    temporary = file.with_suffix(".tmp")
+    with temporary.open("wb") as out:
+        for line in whole_lines(file):
+            row = json.loads(line)
+            if not row["fault"] and name(row) not in done:
+                done.add(name(row))
+                out.write(line)
+    os.replace(temporary, file)
+    return done
+
+
+def whole_lines(file: Path) -> Iterator[bytes]:
+    """All but a last one that was cut off; none where there is no file."""
+    if not file.exists():
+        return
+    with file.open("rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n"):
+                yield line
+
+
+def _totals(file: Path, task: Task) -> _Played:
+    rows: list[tuple[int, int, Row]] = []
+    cost, errors, begins = Cost(), list[str](), 0
+    for line in whole_lines(file):
+        kept = json.loads(line)
+        rows.append((kept["at"], begins, Row(**kept["row"])))
+        cost = cost + read_cost(kept["cost"])
+        errors += [kept["fault"]] if kept["fault"] else []
+        begins += len(line)
+    return _Played(task, sorted(rows, key=lambda row: row[0]), cost, errors)
+
+
+def _finish(trial: Trial, played: _Played) -> None:
+    """Predictions and traces in the order of the questions, read again one at a time."""
+    c = trial.config
+    shortfall_of(len(played.rows), len(played.rows), played.errors, f"evaluation of {trial.speaker.place}")
+    rows = [row for _, _, row in played.rows]
+    result = {
+        "method_name": c.method.name, "model": trial.speaker.name or trial.speaker.place, "data": str(trial.questions),
+        **summarize_rows(rows, c.seed, c.eval.bootstrap, played.task), "cost": asdict(played.cost),
+    }  # fmt: skip
+    with writing(trial.out / RESULT, "evaluation", {"config": c.fingerprint, **trial.asked()["config"]}) as partial:
+        (partial / "result.json").write_text(json.dumps(result, indent=1))
+        with (trial.out / KEPT).open("rb") as kept, (partial / "predictions.jsonl").open("w") as predictions:
+            traces = []
+            for at, begins, _ in played.rows:
+                kept.seek(begins)
+                line = json.loads(kept.readline())
+                predictions.write(json.dumps(line["prediction"]) + "\n")
+                traces += [line["trace"]] if at < c.eval.traces and line["trace"] is not None else []
+        (partial / "traces.json").write_text(json.dumps(traces))
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]

@@ -1,0 +1,255 @@
+"""Demonstrations on real questions: a teacher plays the method itself, and episodes that are right and valid are kept for SFT.
+
+The teacher is any endpoint, or a model directory; with the model that is to be trained this is rejection sampling. Every episode is kept
+as soon as it has ended, so nothing is asked twice: the command goes on after a kill, with more samples, or with a larger budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from rolecast.data.records import iter_questions
+from rolecast.errors import InputError, RolecastError
+from rolecast.evaluation.cost import Cost, cost_of, read_cost
+from rolecast.evaluation.tasks import QA
+from rolecast.leasing import Group
+from rolecast.methods.base import Method
+from rolecast.ports import Sampling
+from rolecast.rollout.collect import Collector
+from rolecast.rollout.render import Renderer
+from rolecast.rollout.scheduler import ended
+from rolecast.stages.alone import Trial, as_run, claim, mended, retriever_of, whole_lines
+from rolecast.stages.models import played_method, speaking_engine
+from rolecast.stages.progress import Progress
+from rolecast.stages.run import working
+from rolecast.stages.services import open_judge
+from rolecast.stages.team import prepare_torch
+from rolecast.store.artifact import writing
+from rolecast.teachers.demonstrations import TURNS as FILE
+from rolecast.teachers.kept import TURNS, kept_turns
+from rolecast.types import Question, Trajectory
+
+PLAYED, KEPT = "episodes.jsonl", "demonstrations"
+FEW = 8  # demonstrations: fewer teach a form at most
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`samples`: episodes of a question at most; it gets no more once one is kept. `by`, `least`: the score that makes one right.
+    `budget`: tokens that the teacher reads and says, over all times that the command was given; None is no limit."""
+
+    samples: int = 4
+    by: Literal["em", "f1", "cem"] = "em"
+    least: float = 1.0
+    temperature: float = 1.0
+    budget: int | None = None
+
+
+@dataclass(slots=True)
+class Tally:
+    """`both`: right and valid, which are kept. `turns`: of those, by role."""
+
+    questions: int = 0
+    asked: int = 0  # questions with an episode
+    episodes: int = 0
+    failed: int = 0
+    valid: int = 0
+    right: int = 0
+    both: int = 0
+    turns: Counter[str] = field(default_factory=Counter)
+    cost: Cost = field(default_factory=Cost)
+
+    @property
+    def tokens(self) -> int:
+        return self.cost.prompt + self.cost.frozen
+
+    def counts(self) -> dict[str, int]:
+        return {
+            "questions": self.questions, "of them asked": self.asked, "episodes": self.episodes, "failed": self.failed, "valid": self.valid,
+            "right": self.right, "both, kept": self.both, **{f"turns of {role}": n for role, n in sorted(self.turns.items())},
+            "tokens read and said": self.tokens,
+        }  # fmt: skip
+
+
+def demonstrate(trial: Trial, wanted: Wanted) -> tuple[Path, Tally, bool]:
+    """The folder with the demonstrations, what was found, and whether the budget ended it. RolecastError where none is kept."""
+    trial.speaker.check()
+    trial.out.mkdir(parents=True, exist_ok=True)
+    run = as_run(trial)
+    with working(run, "demonstrate"):
+        claim(trial.out, {**trial.asked(), "by": wanted.by, "least": wanted.least, "temperature": wanted.temperature})
+        file = trial.out / PLAYED
+        known = mended(file, lambda row: (row["id"], row["member"]))
+        total = min(trial.config.eval.n, sum(1 for _ in iter_questions(trial.questions)))
+        before = tally(file, total)
+        spent = wanted.budget is not None and before.tokens >= wanted.budget
+        if not spent and (before.asked < total or any(_open(file, wanted, trial, total))):
+            spent = _play(trial, run_method(trial), wanted, file, known, before)
+        found = tally(file, total)
+        if found.both:
+            _write(trial, file, found)
+    if not found.both:
+        raise RolecastError(
+            f"{trial.out}: none of {found.episodes} episodes is kept: {found.valid} are valid, {found.right} right, none is both"
+            f"{_advice(wanted, spent)}"
+        )
+    return trial.out / KEPT, found, spent
+
+
+def _advice(wanted: Wanted, spent: bool) -> str:
+    if spent:
+        return f"; the budget of {wanted.budget} tokens is spent, raise it to go on"
+    return "; take a stronger teacher, raise --samples, or lower --least with --by f1"
+
+
+def run_method(trial: Trial) -> Method:
+    """The method as it is played, without probes: nothing but its own turns is learned."""
+    method = copy.copy(played_method(trial.config, trial.speaker))
+    method.probed = frozenset()  # type: ignore[misc]
+    return method
+
+
+def _open(file: Path, wanted: Wanted, trial: Trial, total: int) -> Iterator[str]:
+    """Questions that may be asked once more."""
+    done = _done(file)
+    for question in islice(iter_questions(trial.questions), total):
+        members, kept = done.get(question.id, (0, False))
+        if not kept and members < wanted.samples:
+            yield question.id
+
+
+def _done(file: Path) -> dict[str, tuple[int, bool]]:
+    """Of each question, how many episodes there are and whether one is kept."""
+    done: dict[str, tuple[int, bool]] = {}
+    for line in whole_lines(file):
+        row = json.loads(line)
+        members, kept = done.get(row["id"], (0, False))
+        done[row["id"]] = (max(members, row["member"] + 1), kept or row["threads"] is not None)
+    return done
+
+
+def _play(trial: Trial, method: Method, wanted: Wanted, file: Path, known: set[Any], before: Tally) -> bool:
+    """Whether the budget ended it."""
+    c = trial.config
+    prepare_torch(c)
+    retriever = retriever_of(as_run(trial), method, trial.corpus)
+    engine, renderer = speaking_engine(c, method, trial.speaker, f"teacher/{trial.speaker.name or Path(trial.speaker.place).name}")
+    collector = Collector(method, engine, retriever, open_judge(as_run(trial)), renderer, c.seed, c.model.max_context, c.engine.in_flight)
+    done = _done(file)
+    start = sum(kept or members >= wanted.samples for members, kept in done.values())
+    bar = Progress("demonstrate", before.questions, start)
+    try:
+        with file.open("ab") as out:
+            sink = _Sink(out, method, renderer, wanted, before.tokens, bar, start)
+            asked = islice(iter_questions(trial.questions), before.questions)
+            collector.run(_all(collector, asked, done, known, sink))
+            return sink.spent
+    finally:
+        engine.close()
+
+
+@dataclass(slots=True)
+class _Sink:
+    """Keeps an episode as soon as it has ended: a line, on disk."""
+
+    file: IO[bytes]
+    method: Method
+    renderer: Renderer
+    wanted: Wanted
+    tokens: int
+    bar: Progress
+    ended: int
+
+    @property
+    def spent(self) -> bool:
+        return self.wanted.budget is not None and self.tokens >= self.wanted.budget
+
+    def keep(self, question: Question, member: int, t: Trajectory) -> bool:
+        """Whether it is a demonstration."""
+        score = QA.scores(t)[self.wanted.by]
+        assert score is not None, "questions without answers are refused before"
+        turns, cost = kept_turns(t), cost_of([t], ())
+        right = score >= self.wanted.least
+        row = {
+            "id": question.id, "dataset": question.dataset, "original_id": question.original_id, "member": member, "answer": t.answer,
+            "score": score, "right": right, "valid": turns is not None, "status": t.status, "fault": t.fault if t.status == "error" else "",
+            "cost": asdict(cost), "renderer": self.renderer.fingerprint(), "threads": turns[TURNS] if turns is not None and right else None,
+        }  # fmt: skip
+        self.file.write(json.dumps(row).encode() + b"\n")
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.tokens += cost.prompt + cost.frozen
+        return row["threads"] is not None
+
+    def question_ended(self) -> None:
+        self.ended += 1
+        self.bar.update(self.ended)
+
+
+async def _all(
+    collector: Collector, questions: Iterator[Question], done: Mapping[str, tuple[int, bool]], known: set[Any], sink: _Sink
+) -> None:
+    live: set[asyncio.Task[None]] = set()
+
+    async def one(number: int, question: Question) -> None:
+        phase = sink.method.taught[number % len(sink.method.taught)]
+        for member in range(sink.wanted.samples):
+            if (question.id, member) in known:
+                continue
+            if sink.spent:
+                return
+            sampling = Sampling(sink.wanted.temperature, 1.0)
+            [t] = await collector.play_group(Group(f"demonstrate:{question.id}", question, (member,), phase, sampling))
+            if sink.keep(question, member, t):
+                break
+        sink.question_ended()
+
+    try:
+        for number, question in enumerate(questions):
+            members, kept = done.get(question.id, (0, False))
+            if kept or members >= sink.wanted.samples or sink.spent:
+                continue
+            if not question.gold.answers:
+                raise InputError(f"question {question.id!r} has a rubric and no answer, so no episode of it can be right; leave it out")
+            live.add(asyncio.ensure_future(one(number, question)))
+            if len(live) >= collector.in_flight:  # a budget is passed by what is live at most
+                over, live = await asyncio.wait(live, return_when=asyncio.FIRST_COMPLETED)
+                for task in over:
+                    task.result()
+        await asyncio.gather(*live)
+    finally:
+        await ended(list(live))
+
+
+def tally(file: Path, questions: int) -> Tally:
+    found, asked = Tally(questions), set()
+    for line in whole_lines(file):
+        row = json.loads(line)
+        asked.add(row["id"])
+        found.episodes += 1
+        found.failed += bool(row["fault"])
+        found.valid += row["valid"]
+        found.right += row["right"]
+        found.both += row["threads"] is not None
+        found.turns.update(thread["role"] for thread in row["threads"] or ())
+        found.cost = found.cost + read_cost(row["cost"])
+    found.asked = len(asked)
+    return found
+
+
+def _write(trial: Trial, file: Path, found: Tally) -> None:
+    """The demonstrations as an artifact, one episode of a question."""
+    about = {"config": trial.asked()["config"], "model": trial.speaker.name or trial.speaker.place, "counts": found.counts()}
+    with writing(trial.out / KEPT, KEPT, about) as partial, (partial / FILE).open("wb") as out:
+        for line in whole_lines(file):
+            if json.loads(line)["threads"] is not None:
+                out.write(line)
