@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from sdk_models import unknown_fields
+from test_role import DEPLOYING
 
 from rolecast.errors import InputError
 from rolecast.launching.deployments import VERSION, Address, DeployError, KServe, Recorded, make_deployments, versioned
 from rolecast.launching.inferenceservice import ServingSpec
 
 Object = dict[str, Any]
+VERBS = {"GET": "list", "POST": "create", "PUT": "update"}
 
 
 class Server(ThreadingHTTPServer):
@@ -30,6 +32,7 @@ class Server(ThreadingHTTPServer):
         self.deployments: dict[str, Object] = {}
         self.faults: list[int] = []
         self.puts: list[Object] = []
+        self.asked: set[tuple[str, str, str]] = set()  # group, resource and verb
         self.reconcile: Callable[[Server], None] = comes_up
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
@@ -43,6 +46,8 @@ class Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("content-length") or 0)) or "null")
         server, path = self.server, self.path.partition("?")[0]
+        _, _, group, _, _, _, resource, *_ = path.split("/")
+        server.asked.add((group, resource, VERBS[self.command]))
         if server.faults:
             return self._answer(server.faults.pop(0), {"message": "scripted"})
         if path.endswith("/deployments"):
@@ -127,6 +132,7 @@ def test_a_service_is_replaced_and_what_others_wrote_of_it_stays(server: Server,
     kserve.deploy(spec())
     assert kserve.current(spec()) == Address("s3://b/runs/new", "rl")
     assert server.services["demo"]["metadata"]["finalizers"] == ["inferenceservice.finalizers"]
+    assert server.asked == DEPLOYING  # that is all that the launcher's Role allows, and all that is asked for
 
 
 @pytest.mark.parametrize(
