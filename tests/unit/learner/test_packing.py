@@ -15,6 +15,7 @@ from rows import OBJECTIVE, Alone, objective
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
+from rolecast.credit import Floats
 from rolecast.learner.batch import Padded, action_lengths, make_batch
 from rolecast.learner.cut import Cut
 from rolecast.learner.forest import Rows
@@ -115,6 +116,19 @@ def test_the_packs_of_all_ranks_add_up(packing: Packing) -> None:
     shares = [update(PPO, packing, 40, 0, Alone(rank, world)) for rank in range(world)]
     assert_equal({name: sum((share[name] for _, share in shares), torch.zeros_like(own)) for name, own in gradient.items()}, gradient)
     assert sum(metrics["loss"] for metrics, _ in shares) / world == pytest.approx(whole["loss"], abs=1e-5)
+
+
+def test_ranks_read_each_log_prob_once_in_one_pass() -> None:
+    """Also where one of them runs another's pack along, with weight 0."""
+    of = scored(PPO, "rows", 40, 0)[1]
+    world, wanted = len(of.micros) - 1, of.batch.old_logprob
+    shares: list[Floats] = []
+    for rank in range(world):
+        learner, of = scored(PPO, "rows", 40, 0)
+        learner.ranks = Alone(rank, world)
+        batch = of.batch.with_actions("advantage", random_forest(0)[2])
+        learner.update([replace(of, batch=batch, at_once=True)], lambda seen: shares.append(seen.batch.old_logprob))
+    assert np.allclose(sum(shares), wanted, atol=1e-5)
 
 
 def test_packs_repeat_to_the_last_bit() -> None:
