@@ -51,7 +51,7 @@ def _writing(path: Path, kind: str, provenance: Mapping[str, Any]) -> Iterator[P
         manifest = {KEY: MANIFEST_FORMAT.current, "kind": kind, "files": files, "provenance": dict(provenance)}
         for name in files:
             _settle(partial / name)  # a manifest that outlives a power cut must not name what did not
-        write_text(partial / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True))
+        write_text(partial / MANIFEST, _bytes_of(manifest).decode())
         for folder in (partial, *(below for below in partial.rglob("*") if below.is_dir())):
             _settle(folder)
         _put(partial, path)
@@ -144,8 +144,19 @@ def verified(path: Path) -> bytes:
     return data
 
 
+def _bytes_of(manifest: Mapping[str, Any]) -> bytes:
+    return json.dumps(manifest, indent=1, sort_keys=True).encode()
+
+
 def digest_of(manifest: bytes) -> str:
-    """A short name for what an artifact holds."""
+    """A short name for what an artifact holds. The first format's number is no part of it: what was written before it was numbered is the same."""
+    try:
+        read = json.loads(manifest)
+    except ValueError:  # broken, as whoever reads it will say
+        read = None
+    if isinstance(read, dict) and read.get(KEY) == MANIFEST_FORMAT.unnumbered:
+        del read[KEY]
+        manifest = _bytes_of(read)
     return hashlib.sha256(manifest).hexdigest()[:16]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -43,9 +43,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[TokenBa
 
     update = Learner.update
 
-    def noted(learner: Learner, cuts: Sequence[Cut]) -> Metrics:
+    def noted(learner: Learner, cuts: Sequence[Cut], check: Callable[[Cut], None] | None = None) -> Metrics:
         batches.extend(cut.batch for cut in cuts if cut.objective.policy)
-        return update(learner, cuts)
+        return update(learner, cuts, check)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Learner, "update", noted)

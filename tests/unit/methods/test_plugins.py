@@ -75,7 +75,13 @@ def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
 def test_its_config_is_read_by_its_own_type_and_comes_back(install: Install, tmp_path: Path) -> None:
     install()
     config = echo(tmp_path, ", shout: true")
-    assert config.method.model_dump() == {"name": "echo", "plugin": "echo-methods==1.2", "prompts": "compact", "shout": True}
+    assert config.method.model_dump() == {
+        "name": "echo",
+        "plugin": "echo-methods==1.2",
+        "prompts": "compact",
+        "episode_tokens": None,
+        "shout": True,
+    }
     assert read_json_config(config.model_dump_json()) == config
     assert config.fingerprint != echo(tmp_path).fingerprint
     assert "method.shuot: unknown key" in refusal(lambda: echo(tmp_path, ", shuot: true"))
@@ -95,7 +101,7 @@ def test_it_is_listed_with_where_it_comes_from(install: Install, capsys: pytest.
     install()
     rows = listed(capsys)
     assert rows["echo"] == {
-        "name": "echo", "origin": "echo-methods 1.2", "trained": False, "switches": {"prompts": "instruct", "shout": False},
+        "name": "echo", "origin": "echo-methods 1.2", "trained": False, "switches": {"prompts": "instruct", "episode_tokens": None, "shout": False},
         "roles": [{"name": "echoer", "slot": "shared", "sees": ["question"]}],
     }  # fmt: skip
     assert {name for name, row in rows.items() if row["origin"] == "built-in"} == set(registry._built_in())

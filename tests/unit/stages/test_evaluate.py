@@ -118,7 +118,7 @@ def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, pl
     rows = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
     assert rows[5] == {
         "id": "test5", "question": "Which band is it?", "answer": "The The", "golds": ["The The"], "status": "ok", "searches": 0, "retrieved": [],
-        "scores": {"em": 1.0, "f1": 1.0, "cem": 1.0},
+        "scores": {"em": 1.0, "f1": 1.0, "cem": 1.0}, "dataset": "", "original_id": "", "type": "", "hops": 0,
     }  # fmt: skip
     assert result["cost"] == {
         "sampled": 10, "frozen": 0, "prompt": 0, "searches": 0, "judge_calls": 0, "judge_tokens": 0, "context": {"answerer": 1},
