@@ -200,6 +200,7 @@ def compared(args: argparse.Namespace, method: Method, renderer: Renderer, recor
         for number in range(args.repeats + 1):
             for name, side in sides.items():
                 assert engine._thread.wait(engine._llm.reset_prefix_cache()) is not False, "requests are in flight between two rounds"
+                renderer.forget()
                 begun = time.perf_counter()
                 side()
                 if number:
@@ -251,6 +252,7 @@ def instant(args: argparse.Namespace, method: Method, renderer: Renderer, record
 
     found = []
     for number in range(args.repeats + 1):
+        renderer.forget()
         begun = time.perf_counter()
         ours()
         if number:

@@ -54,6 +54,10 @@ class Passage:
     text: str
     score: float = 0.0
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Passage:
+        """Itself: nothing of it ever changes, and every recorded state holds some."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Hop:

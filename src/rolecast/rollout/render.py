@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rolecast.errors import InputError
@@ -33,6 +34,7 @@ _FOLDING = """\
 {%- set messages = folding.rest -%}
 {%- endif -%}
 {{- '' }}"""
+PROMPTS = 2048  # that are kept: members of a group ask much the same
 PROBE = ({"role": "system", "content": "to be kept"}, {"role": "user", "content": "hello"})
 
 
@@ -49,6 +51,7 @@ class Renderer:
                 "the tokenizer has no chat template; use an instruction-tuned model or add chat_template.jinja to its directory"
             )
         self.tokenizer = tokenizer
+        self._prompts = lru_cache(PROMPTS)(self._prompt)
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special} | set(tokenizer.all_special_tokens)
         self._special, self._control = _any_of(special), _any_of(special - set(tags))
         self._folds = not self._takes_system()
@@ -76,7 +79,14 @@ class Renderer:
         A system message goes before the first user message where the template has no place for it. `opened`: with the tag that the
         template leaves open.
         """
-        plain = [{**message, "content": self.plain(message["content"])} for message in messages]
+        return self._prompts(tuple((message["role"], message["content"]) for message in messages), opened)
+
+    def forget(self) -> None:
+        """The prompts that are kept; for measurements."""
+        self._prompts.cache_clear()
+
+    def _prompt(self, messages: Sequence[tuple[str, str]], opened: bool) -> tuple[tuple[int, ...], str]:
+        plain: list[Message] = [{"role": role, "content": self.plain(content)} for role, content in messages]
         text = self._template(_folded(plain) if self._folds else plain)
         text = text if opened else text.removesuffix(self.opening)
         return self.encode(text), text

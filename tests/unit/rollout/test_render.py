@@ -199,3 +199,17 @@ def test_a_teacher_does_not_say_a_tag_that_the_template_opened() -> None:
     assert t.status == "ok"
     assert t.actions
     assert all(action.valid and action.text.count("<think>") == 0 and "</think>" in action.text for action in t.actions)
+
+
+def test_what_is_asked_twice_is_rendered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As members of a group do; another opening or another word is another prompt."""
+    renderer = Renderer(demo_tokenizer())
+    rendered: list[str] = []
+    template = renderer._template
+    monkeypatch.setattr(renderer, "_template", lambda messages: rendered.append(messages[0]["content"]) or template(messages))
+    asked = [[{"role": "user", "content": text}] for text in ("who?", "who?", "what?")]
+    found = [renderer.prompt(messages) for messages in asked]
+    assert found[0] == found[1] != found[2]
+    assert rendered == ["who?", "what?"]
+    renderer.prompt(asked[0], opened=False)
+    assert rendered[2:] == ["who?"]
