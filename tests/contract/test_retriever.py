@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever, build_index
 from rolecast.retriever.settings import RetrieverSettings
 from rolecast.service.state import Service
-from rolecast.store.artifact import MANIFEST
+from rolecast.store.artifact import MANIFEST, digest_of
 from rolecast.types import Passage
 from tests.encoders import Fake
 from tests.live import serving
@@ -156,7 +155,7 @@ def test_many_callers_at_once_get_their_own(retriever: Retriever, local: LocalRe
 
 
 def test_both_say_what_they_serve(retriever: Retriever, index: Path) -> None:
-    assert asyncio.run(retriever.info()) == IndexInfo(index.name, hashlib.sha256((index / MANIFEST).read_bytes()).hexdigest()[:16])
+    assert asyncio.run(retriever.info()) == IndexInfo(index.name, digest_of((index / MANIFEST).read_bytes()))
 
 
 def test_another_corpus_is_another_index(tmp_path: Path) -> None:

@@ -169,6 +169,16 @@ def test_convert(make: Make, corpus: Path) -> None:
     assert json.loads((convert.folder / "questions" / "questions.jsonl").read_text())["answers"] == ["x"]
 
 
+def test_otel(make: Make, core: Installation) -> None:
+    """Spans are begun and ended; where they would be sent to nobody listens, which is said and no more."""
+    code = "from rolecast import spans\nfrom rolecast.service.tracing import start\nstart('judge')\nwith spans.span('x'): print(spans.headers())"
+    [nobody] = free_ports(1)
+    traced = {"ROLECAST_TRACING": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{nobody}", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    done = make("otel").python("-c", code, **traced)
+    assert (done.returncode, "traceparent" in done.stdout) == (0, True), done.stderr
+    assert "pip install '.[otel]'" in core.python("-c", code, **traced).stderr
+
+
 def test_facts(make: Make) -> None:
     facts = make("facts")
     code = "import pathlib\nfrom rolecast.world.tables import derive\nderive.HERE = pathlib.Path()\nderive.main()"

@@ -62,9 +62,9 @@ def build_index(
             if analysis != PLAIN:  # an index of plain words is the same artifact as ever
                 about["analysis"] = analysis.model_dump()
         if kind != "bm25":
-            model = _encoder(encoder, prefixes)
+            dense, model = _dense(), _encoder(encoder, prefixes)
             pieces, rows, built = fitted(texts, [passage.title for passage in passages], model, long)
-            _dense().build(encoded(pieces, model, kept, shown), model, rows).save(partial / "dense.faiss")
+            dense.build(encoded(pieces, model, kept, shown), model, rows).save(partial / "dense.faiss")
             about |= {"prefixes": model.prefixes.model_dump(), "identity": model.identity().record(), "long": long}
             made |= asdict(built)
         elif lies or prefixes is not None:
