@@ -21,7 +21,6 @@ from rolecast.launching.status import dying, ended, observe
 from rolecast.ports import Store
 from rolecast.store.watched import LEASE_KEY, lease_of
 
-RUN = "rolecast.dev/run-address"  # which no label can hold
 CONFIG_HASH = "rolecast.dev/config-hash"  # of the run's run.json, as it was when the job was submitted
 LAUNCHER = "rolecast.dev/watched-by"  # which launcher the job belongs to: the last one that adopted it
 DELETE_SECONDS = 600  # for pods to save, end and vanish, before a job of the same name can be created
@@ -167,7 +166,7 @@ class Claim:
         """As it is rendered, with what only a launched job has: its owner, its launcher, and a lease that ends it unless it is renewed."""
         manifest = copy.deepcopy(self.kind.render(self.spec)[0])
         metadata = manifest["metadata"]
-        metadata["annotations"] = {**metadata["annotations"], RUN: self.spec.run, CONFIG_HASH: self.config, LAUNCHER: self.launcher}
+        metadata["annotations"] = {**metadata["annotations"], CONFIG_HASH: self.config, LAUNCHER: self.launcher}
         if self.owners:
             metadata["ownerReferences"] = self.owners
         for environment in self.kind.environments(manifest):
