@@ -32,10 +32,10 @@ def asked(objects: list[Object], what: str) -> Decimal:
     return sum((amount(container["resources"]["requests"][what]) for pod in pods(objects) for container in pod.containers), Decimal(0))
 
 
-def rendered_by(kind: str) -> list[dict[str, Any]]:
+def rendered_by(kind: str, text: str = OPERATIONS) -> list[dict[str, Any]]:
     """The specs of the commands that render this kind, as they are written."""
     found = []
-    for line in OPERATIONS.splitlines():
+    for line in text.splitlines():
         if (command := re.match(rf"\$ rolecast deploy render --kind {kind} ([^|#]*)", line)) and "THE_RUN_BEFORE" not in line:
             words = shlex.split(command[1])
             found.append(read_mapping(None, [word for flag, word in itertools.pairwise(words) if flag == "--set"], "spec"))
@@ -57,6 +57,12 @@ def test_services_and_two_jobs_at_once_fit_two_cores(helm4: Helm) -> None:
     jobs = [render_job("pytorchjob", spec, "spec") for spec in rendered_by("pytorchjob")]
     assert len(jobs) == 2
     assert asked(services(helm4), "cpu") + sum(asked(job, "cpu") for job in jobs) + CLUSTERS_OWN <= CORES
+
+
+def test_the_readme_asks_for_as_much(helm4: Helm) -> None:
+    (spec,) = rendered_by("pytorchjob", (ROOT / "README.md").read_text().replace("\\\n", " "))
+    job = render_job("pytorchjob", spec, "spec")
+    assert {what: asked(job, what) for what in ("cpu", "memory")} == {"cpu": Decimal("0.3"), "memory": 3 * UNITS["Gi"]}
 
 
 def test_the_pipelines_job_asks_for_what_a_job_by_hand_does() -> None:
