@@ -59,7 +59,7 @@ def test_services_and_two_jobs_at_once_fit_two_cores(helm4: Helm) -> None:
     assert asked(services(helm4), "cpu") + sum(asked(job, "cpu") for job in jobs) + CLUSTERS_OWN <= CORES
 
 
-def test_the_readme_asks_for_as_much(helm4: Helm) -> None:
+def test_the_readme_asks_for_as_much() -> None:
     (spec,) = rendered_by("pytorchjob", (ROOT / "README.md").read_text().replace("\\\n", " "))
     job = render_job("pytorchjob", spec, "spec")
     assert {what: asked(job, what) for what in ("cpu", "memory")} == {"cpu": Decimal("0.3"), "memory": 3 * UNITS["Gi"]}
