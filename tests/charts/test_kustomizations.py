@@ -11,10 +11,14 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import typer
 import yaml
 
+from rolecast.cli.main import app
 from rolecast.launching.render import render_job
-from tests.charts.rendering import CHART, ROOT, Helm, of_kind
+from tests.charts import policies
+from tests.charts.rendering import CHART, ROOT, Helm, of_kind, pods
+from tests.charts.traffic import End, arrives, leaves
 
 MANIFESTS = ROOT / "manifests"
 FOREIGN = {"kueue.x-k8s.io/v1beta2"}
@@ -76,25 +80,6 @@ def test_production_may_hold_the_gpus_that_it_asks_for(tools: Path, helm4: Helm)
         if r["name"] == "nvidia.com/gpu"
     ]
     assert int(quota["spec"]["hard"]["requests.nvidia.com/gpu"]) >= workers["spec"]["replicas"] + sum(gpus)
-
-
-def test_the_example_of_a_training_job_has_room_beside_the_services_on_a_node_of_two_cores(helm4: Helm) -> None:
-    """A cluster's own pods take some 0.5 cores of them."""
-    services = sum(
-        item["spec"]["replicas"] * millicores(container["resources"]["requests"]["cpu"])
-        for item in of_kind(helm4.rendered("dev"), "Deployment")
-        for container in item["spec"]["template"]["spec"]["containers"]
-    )
-    asked = re.findall(r"cpu_request=(\S+)", (MANIFESTS.parent / "docs" / "operations.md").read_text())
-    assert len(asked) == 2
-    assert services > 500
-    for request in asked:
-        assert services + millicores(request) <= 1500
-
-
-def millicores(quantity: str | int) -> int:
-    text = str(quantity)
-    return int(text[:-1]) if text.endswith("m") else int(float(text) * 1000)
 
 
 def test_objects_of_a_release_are_not_here(tools: Path) -> None:
@@ -167,6 +152,35 @@ def test_init_container_of_the_training_operator_is_restricted_and_bounded() -> 
     assert security["runAsNonRoot"] is True
     assert security["capabilities"] == {"drop": ["ALL"]}
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+@pytest.mark.parametrize("name", ["create-run", "evaluate-run"])
+def test_a_step_by_hand_is_admitted_and_reaches_what_it_asks(helm4: Helm, name: str) -> None:
+    """Its labels are those that the chart's policies know, its ConfigMap and account the chart's, its command one that there is."""
+    (item,) = yaml.safe_load_all((MANIFESTS / "examples" / f"{name}.yaml").read_text())
+    kubernetes_validate.validate(item, "1.36", strict=True)
+    objects = helm4.rendered("dev")
+    for rule in (policies.service_links_are_off, policies.pods_are_restricted, policies.tokens_are_off, policies.disk_is_counted):
+        assert list(rule([item])) == []
+    (pod,) = pods([item])
+    (container,) = pod.containers
+    mine = End(pod.labels)
+    assert leaves(objects, mine, End({}, "minio"), 9000)
+    assert leaves(objects, mine, End({"k8s-app": "kube-dns"}, "kube-system"), 53, "UDP")
+    for deployment in of_kind(objects, "Deployment"):
+        other = End(deployment["spec"]["template"]["metadata"]["labels"])
+        if other.labels["app.kubernetes.io/component"] in ("retriever", "judge"):
+            assert leaves(objects, mine, other, 8080)
+            assert arrives(objects, mine, other, 8080)
+    assert pod.spec["serviceAccountName"] in {account["metadata"]["name"] for account in of_kind(objects, "ServiceAccount")}
+    assert {"configMapRef": {"name": of_kind(objects, "ConfigMap")[0]["metadata"]["name"]}} in container["envFrom"]
+    command = typer.main.get_command(app)
+    words = [str(word) for word in container["args"]]
+    while isinstance(command, typer.core.TyperGroup):
+        command = command.commands[words.pop(0)]
+    command.make_context(
+        name, [word.replace("/etc/rolecast/run/config.yaml", str(ROOT / "configs" / "demo_cluster.yaml")) for word in words]
+    )
 
 
 def test_no_secret_is_written_down() -> None:

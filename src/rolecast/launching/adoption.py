@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from rolecast.launching.api_errors import Exists, Later
 from rolecast.launching.cluster import Cluster, JobKind, Resource
-from rolecast.launching.failure import DeadlineExceeded, LaunchError, SpecMismatch
+from rolecast.launching.failure import DeadlineExceeded, LaunchError, SpecMismatch, Unseen
 from rolecast.launching.learner_pod import SPEC_HASH, Manifest
-from rolecast.launching.patience import Patience
+from rolecast.launching.patience import RETRY, Patience
 from rolecast.launching.service import Front
 from rolecast.launching.spec import Backoff, TrainingJobSpec
 from rolecast.launching.states import State
@@ -21,11 +21,11 @@ from rolecast.launching.status import dying, ended, observe
 from rolecast.ports import Store
 from rolecast.store.watched import LEASE_KEY, lease_of
 
-RUN = "rolecast.dev/run-address"  # which no label can hold
 CONFIG_HASH = "rolecast.dev/config-hash"  # of the run's run.json, as it was when the job was submitted
 LAUNCHER = "rolecast.dev/watched-by"  # which launcher the job belongs to: the last one that adopted it
 DELETE_SECONDS = 600  # for pods to save, end and vanish, before a job of the same name can be created
 REFUSED = Backoff(base=5.0, limit=60.0)
+UNSEEN_ATTEMPTS = 6  # in a quarter of a minute
 
 
 def result_of(spec: TrainingJobSpec) -> str:
@@ -145,17 +145,28 @@ class Claim:
         for service in services:
             self._front.secure(service)
         self._submitted = True
-        job = self.patience.insist(lambda: self.cluster.create_job(self.kind, manifest))
+        job = self._submit(manifest)
         for service in services:
             self._front.give(service, job)
         self.patience.say(f"submitted job {self.spec.job_name} to namespace {self.spec.namespace}")
         return job
 
+    def _submit(self, manifest: Manifest) -> Resource:
+        """Tries again for some seconds where the operator has not seen yet the runtime that was made for the job."""
+        for attempt in range(UNSEEN_ATTEMPTS):
+            try:
+                return self.patience.insist(lambda: self.cluster.create_job(self.kind, manifest))
+            except Unseen:
+                if self.kind.runtime(self.spec) is None or attempt == UNSEEN_ATTEMPTS - 1:
+                    raise
+                self.patience.sleep(RETRY.delay(attempt))
+        raise AssertionError("the last attempt returns or raises")
+
     def _manifest(self) -> Manifest:
         """As it is rendered, with what only a launched job has: its owner, its launcher, and a lease that ends it unless it is renewed."""
         manifest = copy.deepcopy(self.kind.render(self.spec)[0])
         metadata = manifest["metadata"]
-        metadata["annotations"] = {**metadata["annotations"], RUN: self.spec.run, CONFIG_HASH: self.config, LAUNCHER: self.launcher}
+        metadata["annotations"] = {**metadata["annotations"], CONFIG_HASH: self.config, LAUNCHER: self.launcher}
         if self.owners:
             metadata["ownerReferences"] = self.owners
         for environment in self.kind.environments(manifest):

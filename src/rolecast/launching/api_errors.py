@@ -5,14 +5,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rolecast.launching.failure import Denied, LaunchError
+from rolecast.launching.failure import Denied, LaunchError, Unseen
 
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 UNKNOWN_USER = (401, 403)
+# What Trainer's webhook says of a TrainJob's runtime that it does not know, and Kueue's.
+UNSEEN = re.compile(r"must be created before the TrainJob|vtrainjob\.kb\.io.*runtime.*not found", re.IGNORECASE | re.DOTALL)
 
 
 class Blip(Exception):
@@ -61,6 +64,8 @@ def _sorted(error: Any, what: str, known: bool) -> Exception:
         return Exists(what) if reason == "AlreadyExists" else Later(told)
     if error.status == 403 and "exceeded quota" in message:
         return Later(told)
+    if UNSEEN.search(message):
+        return Unseen(f"{told}; make the runtime, or leave runtime out", error.status)
     if error.status in TRANSIENT:
         return Blip(f"{what}: HTTP {error.status}")
     if error.status in UNKNOWN_USER and known:

@@ -24,6 +24,10 @@ class Denied(LaunchError):
         self.status = status
 
 
+class Unseen(Denied):
+    """A TrainJob whose runtime Trainer does not know. It reads runtimes from a cache, which lags behind one that was made a moment ago."""
+
+
 class SpecMismatch(LaunchError):
     """A job of this name exists, and it is not this job."""
 

@@ -62,6 +62,7 @@ class ServingSpec(Closed):
     scaling: QueueScaling | None = None
     gpus: int = Field(0, ge=0)
     cpu: Quantity = "2"
+    cpu_request: Quantity | None = None  # of a node that is shared with others; by default all of `cpu`
     memory: Quantity = "4Gi"
     shm_size: Quantity = "2Gi"
     scratch_size: Quantity = "100Gi"  # of /work and of /tmp, at most
@@ -210,6 +211,7 @@ def _queue_metric(spec: ServingSpec, scaling: QueueScaling) -> Manifest:
 def _container(spec: ServingSpec) -> Manifest:
     amount = overrides.resources({"cpu": spec.cpu, "memory": spec.memory}, spec.gpus, spec.overrides)
     limit = {"ephemeral-storage": spec.disk_limit} if spec.disk_limit else {}
+    request = {"cpu": spec.cpu_request or spec.cpu, "ephemeral-storage": spec.disk_request}
     ready = "/readyz" if spec.kind == "agent" else "/health"
     alive = "/healthz" if spec.kind == "agent" else "/health"
     return {
@@ -219,7 +221,7 @@ def _container(spec: ServingSpec) -> Manifest:
         **(_agent(spec) if spec.kind == "agent" else _vllm(spec)),
         **overrides.env_from(spec.overrides),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-        "resources": {"requests": {**amount, "ephemeral-storage": spec.disk_request}, "limits": {**amount, **limit}},
+        "resources": {"requests": {**amount, **request}, "limits": {**amount, **limit}},
         "startupProbe": {**_probe(alive), "periodSeconds": 5, "failureThreshold": -(-spec.start_seconds // 5)},
         "readinessProbe": {**_probe(ready), "periodSeconds": 5, "failureThreshold": 3},
         "livenessProbe": {**_probe(alive), "periodSeconds": 15, "failureThreshold": 4},

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rolecast.errors import InputError
-from rolecast.launching.adoption import RUN
 from rolecast.launching.api_errors import Blip
 from rolecast.launching.cluster import KINDS, Cluster, JobKind, Resource
 from rolecast.launching.failure import Denied
+from rolecast.launching.learner_pod import RUN
 from rolecast.launching.logs import PodLogs
 from rolecast.launching.patience import Patience
 from rolecast.launching.states import State

@@ -16,6 +16,7 @@ from rolecast.store.announcements import ADDRESS, COORDINATORS
 Manifest = dict[str, Any]
 
 SPEC_HASH = "rolecast.dev/spec-hash"
+RUN = "rolecast.dev/run-address"  # which no label can hold
 QUEUE = "kueue.x-k8s.io/queue-name"
 PRIORITY = "kueue.x-k8s.io/priority-class"
 USER = 10001
@@ -73,7 +74,7 @@ def job_metadata(spec: TrainingJobSpec) -> Manifest:
         labels[QUEUE] = spec.queue
     if spec.priority:
         labels[PRIORITY] = spec.priority
-    return {"name": spec.job_name, "namespace": spec.namespace, "labels": labels, "annotations": {SPEC_HASH: spec.digest}}
+    return {"name": spec.job_name, "namespace": spec.namespace, "labels": labels, "annotations": {SPEC_HASH: spec.digest, RUN: spec.run}}
 
 
 def pod_labels(spec: TrainingJobSpec) -> dict[str, str]:

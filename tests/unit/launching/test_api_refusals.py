@@ -47,6 +47,34 @@ def test_a_conflict_with_no_object_of_the_name_is_not_adopted(stage: Stage) -> N
     assert not any("adopted" in line for line in stage.said)
 
 
+UNSEEN = [
+    'admission webhook "validator.trainjob.trainer.kubeflow.org" denied the request: spec.runtimeRef: Invalid value: …: '
+    'TrainingRuntime.trainer.kubeflow.org "rolecast-learner" not found: specified trainingRuntime must be created before the TrainJob is created',
+    'admission webhook "vtrainjob.kb.io" denied the request: runtime "rolecast-learner" not found',
+]
+
+
+@pytest.mark.parametrize("status", [400, 403, 422])
+@pytest.mark.parametrize("message", UNSEEN, ids=["trainer", "kueue"])
+def test_a_runtime_that_was_made_a_moment_ago_may_not_be_seen_yet(api: FakeApi, status: int, message: str) -> None:
+    stage = Stage(api, "trainjob")
+    api.faults.append(Fault(status, 3, "POST", "trainjobs", "Forbidden", message))
+    stage.then(stage.condition("Complete"))
+    stage.launcher.run(stage.spec)
+    assert len(api.seen("POST", "trainjobs")) == 4
+    assert stage.clock.now - 1000 < 10
+
+
+@pytest.mark.parametrize(("kind", "tries"), [("TrainingRuntime", 6), ("ClusterTrainingRuntime", 1)])
+def test_a_runtime_that_is_missing_is_told_and_not_waited_for(api: FakeApi, kind: str, tries: int) -> None:
+    stage = Stage(api, "trainjob", runtime={"kind": kind})
+    api.faults.append(Fault(403, 99, "POST", "trainjobs", "Forbidden", UNSEEN[0]))
+    with pytest.raises(Denied, match="must be created before the TrainJob is created; make the runtime") as told:
+        stage.launcher.run(stage.spec)
+    assert "lacks a right" not in str(told.value)
+    assert len(api.seen("POST", "trainjobs")) == tries
+
+
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("where", ["pytorchjobs", "pods"])
 def test_k11_a_right_that_was_there_comes_back(stage: Stage, status: int, where: str) -> None:

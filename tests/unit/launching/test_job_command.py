@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from rolecast.cli.job import app
 from rolecast.errors import InputError
-from rolecast.launching.adoption import RUN
 from rolecast.launching.jobs import find_jobs, table
 from rolecast.launching.patience import Patience
 
@@ -35,7 +34,6 @@ def job(api: FakeApi, kind: str = "pytorchjob", end: str = "", created: str = "2
     stage = Stage(api, kind, **changes)
     found = stage.existing()
     found["metadata"]["creationTimestamp"] = created
-    found["metadata"]["annotations"][RUN] = stage.spec.run
     if end:
         stage.condition(end)()
     return stage

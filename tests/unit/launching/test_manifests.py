@@ -351,6 +351,17 @@ def test_k28_k32_standard_mode_scales_on_the_queue(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
+def test_a_service_may_ask_for_less_of_the_cores_than_it_takes(name: str) -> None:
+    def cores(**changes: Any) -> tuple[str, str]:
+        (service,) = render(name, cpu="2", **changes)
+        found = service["spec"]["predictor"]["containers"][0]["resources"]
+        return found["requests"]["cpu"], found["limits"]["cpu"]
+
+    assert cores() == ("2", "2")
+    assert cores(cpu_request="100m") == ("100m", "2")
+
+
+@pytest.mark.parametrize("name", SERVICES)
 def test_without_scaling_the_number_of_replicas_is_fixed(name: str) -> None:
     (service,) = render(name, scaling=None, replicas=3)
     predictor = service["spec"]["predictor"]

@@ -1,0 +1,102 @@
+"""What docs/operations.md has one start on a node of two cores fits together: what pods ask for, who lets whom through, who may launch."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+from decimal import Decimal
+from typing import Any
+
+import yaml
+from rolecast_pipelines.parameters import PLACE
+
+from rolecast.launching.render import render_inference_service, render_job
+from rolecast.reading import read_mapping
+from tests.charts.rendering import CHART, ROOT, Helm, Object, of_kind, pods
+from tests.charts.traffic import End, arrives, leaves
+
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text().replace("\\\n", " ")
+UNITS = {"": Decimal(1), "m": Decimal("0.001"), "Mi": Decimal(2**20), "Gi": Decimal(2**30)}
+CORES = Decimal(2)
+# What kubeadm's control plane asks for: API server 250m, controller manager 200m, scheduler, etcd and two of CoreDNS 100m each.
+CLUSTERS_OWN = Decimal("0.85")
+
+
+def amount(quantity: str) -> Decimal:
+    number, unit = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", quantity).groups()  # type: ignore[union-attr]
+    return Decimal(number) * UNITS[unit]
+
+
+def asked(objects: list[Object], what: str) -> Decimal:
+    return sum((amount(container["resources"]["requests"][what]) for pod in pods(objects) for container in pod.containers), Decimal(0))
+
+
+def rendered_by(kind: str, text: str = OPERATIONS) -> list[dict[str, Any]]:
+    """The specs of the commands that render this kind, as they are written."""
+    found = []
+    for line in text.splitlines():
+        if (command := re.match(rf"\$ rolecast deploy render --kind {kind} ([^|#]*)", line)) and "THE_RUN_BEFORE" not in line:
+            words = shlex.split(command[1])
+            found.append(read_mapping(None, [word for flag, word in itertools.pairwise(words) if flag == "--set"], "spec"))
+    return found
+
+
+def services(helm: Helm) -> list[Object]:
+    return of_kind(helm.rendered("dev", "agent.enabled=true", "agent.run=s3://rolecast/dev/runs/demo"), "Deployment")
+
+
+def test_values_for_one_node_say_what_the_parts_ask_for(helm4: Helm) -> None:
+    head = " ".join(line.lstrip("# ") for line in (CHART / "values-dev.yaml").read_text().split("global:")[0].splitlines())
+    cores, memory = re.search(r"together request (\S+) CPUs and (\S+) GiB", head).groups()  # type: ignore[union-attr]
+    assert asked(services(helm4), "cpu") == Decimal(cores)
+    assert asked(services(helm4), "memory") == Decimal(memory) * UNITS["Gi"]
+
+
+def test_services_and_two_jobs_at_once_fit_two_cores(helm4: Helm) -> None:
+    jobs = [render_job("pytorchjob", spec, "spec") for spec in rendered_by("pytorchjob")]
+    assert len(jobs) == 2
+    assert asked(services(helm4), "cpu") + sum(asked(job, "cpu") for job in jobs) + CLUSTERS_OWN <= CORES
+
+
+def test_the_readme_asks_for_as_much() -> None:
+    (spec,) = rendered_by("pytorchjob", (ROOT / "README.md").read_text().replace("\\\n", " "))
+    job = render_job("pytorchjob", spec, "spec")
+    assert {what: asked(job, what) for what in ("cpu", "memory")} == {"cpu": Decimal("0.3"), "memory": 3 * UNITS["Gi"]}
+
+
+def test_the_pipelines_job_asks_for_what_a_job_by_hand_does() -> None:
+    (text,) = re.findall(r"`(\{[^`]*rolecast-learner:dev[^`]*\})`", OPERATIONS)
+    spec = {**yaml.safe_load(text), "run": "s3://rolecast/dev/runs/demo", "stage": "rl"}
+    by_hand = render_job("pytorchjob", next(spec for spec in rendered_by("pytorchjob") if spec["stage"] == "rl"), "spec")
+    assert render_job("pytorchjob", spec, "spec") == by_hand
+
+
+def test_the_agent_behind_kserve_fits_in_the_place_of_the_charts(helm4: Helm) -> None:
+    (spec,) = rendered_by("inferenceservice")
+    (agent,) = [item for item in services(helm4) if item["metadata"]["name"].endswith("-agent")]
+    pod = {"kind": "Pod", "metadata": {"name": "demo"}, "spec": render_inference_service(spec, "spec")["spec"]["predictor"]}
+    assert 0 < asked([pod], "cpu") <= asked([agent], "cpu")
+
+
+def test_the_agent_behind_kserve_may_ask_the_retriever(helm4: Helm) -> None:
+    (spec,) = rendered_by("inferenceservice")
+    (flags,) = re.findall(r"\$ helm upgrade [^\n]*--reset-then-reuse-values ([^\n]*agent\.server=kserve)", OPERATIONS)
+    objects = helm4.rendered("dev", *flags.replace("--set ", "").split())
+    agent = End(render_inference_service(spec, "spec")["spec"]["predictor"]["labels"])
+    (retriever,) = [
+        End(pod.labels) for pod in pods(of_kind(objects, "Deployment")) if pod.labels["app.kubernetes.io/component"] == "retriever"
+    ]
+    assert leaves(objects, agent, retriever, 8080)
+    assert arrives(objects, agent, retriever, 8080)
+
+
+def test_a_pipeline_alone_runs_as_an_account_that_may_launch_where_its_jobs_go(helm4: Helm) -> None:
+    (account,) = re.findall(r"\$ rolecast pipeline submit [^\n]*--service-account (\S+)", OPERATIONS)
+    values = yaml.safe_load((CHART / "values-dev.yaml").read_text())
+    assert {"name": account, "namespace": "kubeflow"} in values["learner"]["launcher"]["subjects"]
+    written = re.findall(r"\| kubectl -n kubeflow create (?:configmap|secret generic) (\S+)", OPERATIONS)
+    names = {parameter.name: parameter.default for parameter in PLACE}
+    assert set(written) == {names["endpoints"], names["s3_secret"]}
+    specs = re.findall(r"(?:`|agent\.yaml: )(\{[^`}\n]*image: [^`}\n]*\})", OPERATIONS)
+    assert [yaml.safe_load(spec).get("namespace") for spec in specs] == ["rolecast", "rolecast"]
