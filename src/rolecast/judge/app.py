@@ -11,6 +11,7 @@ from prometheus_client import Counter
 
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.judge.openai import OpenAIJudge
+from rolecast.judge.pace import Pace
 from rolecast.judge.settings import JudgeSettings
 from rolecast.methods.registry import judge_kind
 from rolecast.ports import Judge
@@ -26,6 +27,7 @@ def open_judge(settings: JudgeSettings, environ: Mapping[str, str] = os.environ)
     return OpenAIJudge(
         s.judge_openai_url, s.judge_openai_model, environ.get("OPENAI_API_KEY", ""), concurrency=s.judge_openai_concurrency,
         timeout=s.judge_openai_timeout, patience=s.judge_openai_patience, max_tokens=s.judge_openai_max_tokens,
+        pace=Pace(s.judge_openai_rate, s.judge_openai_token_rate), queue=s.judge_openai_queue,
     )  # fmt: skip
 
 

@@ -20,6 +20,8 @@ SHOWN = 300  # characters of a reply that go into a reason
 _SCORE = re.compile(r"Score:\s*(\S+)")
 _SHARE = re.compile(r"0(\.\d+)?|1(\.0+)?")
 _SIGN = {"1": 1.0, "+1": 1.0, "-1": -1.0}
+_WORDS = {"YES": 1.0, "NO": 0.0}
+FRAME = files(__package__) / "prompts" / "frame.jinja"  # what every prompt begins with
 
 Rule = Callable[[Any], Verdict]  # the lexical judge's: from a kind's inputs, as its model reads them
 
@@ -39,17 +41,21 @@ class AnswerInputs(JudgeInputs):
 
 @dataclass(frozen=True, slots=True)
 class JudgeKind:
-    """`name` is METHOD.WHAT. `prompt`: the template that a model is asked with, rendered with `inputs` alone. `parse` reads its reply."""
+    """`name` is METHOD.WHAT. `prompt`: the template that a model is asked with, rendered with `inputs` and the request's `mark` alone; it ends
+    with the form of the score line, `Score {{ mark }}: …`. `parse` reads the reply, whose last line then is `Score: …`. `yes_no`: the line
+    holds YES or NO, so that where an endpoint tells log-probs, the score is the share of YES.
+    """
 
     name: str
     prompt: Traversable
     inputs: type[BaseModel]
     parse: Callable[[str], Verdict]
+    yes_no: bool = False
 
     @property
     def digest(self) -> str:
-        """Of the prompt's text."""
-        return hashlib.sha256(self.prompt.read_bytes()).hexdigest()[:12]
+        """Of all that a model is asked with but for the inputs."""
+        return hashlib.sha256(FRAME.read_bytes() + self.prompt.read_bytes()).hexdigest()[:12]
 
     def read(self, given: Mapping[str, Any]) -> Any:
         """The inputs as an instance of `inputs`. `InputError` for one that is missing or of another type: none is made up."""
@@ -64,9 +70,11 @@ class JudgeKind:
 
 
 def read_share(reply: str) -> Verdict:
-    """A reply that ends with a line `Score: x`, x in [0, 1]. Anything else is unscored, with the reason."""
+    """A reply that ends with a line `Score: x`, x in [0, 1], YES or NO. Anything else is unscored, with the reason."""
 
     def score(value: str) -> float:
+        if value in _WORDS:
+            return _WORDS[value]
         if not _SHARE.fullmatch(value):
             raise ValueError
         return float(value)
@@ -88,7 +96,7 @@ def read_sign(reply: str) -> Verdict:
 
 
 def _last_line(reply: str, score: Callable[[str], float | None]) -> Verdict:
-    lines = [line.strip() for line in reply.splitlines() if line.strip()]
+    lines = [line.strip() for line in reply.split("\n") if line.strip()]
     found = _SCORE.fullmatch(lines[-1]) if lines else None
     reason = " ".join(lines[:-1])[-SHOWN:]
     if found is None:
@@ -100,5 +108,5 @@ def _last_line(reply: str, score: Callable[[str], float | None]) -> Verdict:
     return Verdict(value, reason or ("the judge model gave no verdict" if value is None else ""))
 
 
-ANSWER = JudgeKind("answer", files(__package__) / "prompts" / "answer.jinja", AnswerInputs, read_share)
+ANSWER = JudgeKind("answer", files(__package__) / "prompts" / "answer.jinja", AnswerInputs, read_share, yes_no=True)
 SHARED: Mapping[str, JudgeKind] = {ANSWER.name: ANSWER}
