@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import FastAPI
-from prometheus_client import Counter
+from prometheus_client import Counter, Gauge
 
+from rolecast.judge.cache import Cache, CachedJudge
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.judge.openai import OpenAIJudge
 from rolecast.judge.pace import Pace
@@ -17,30 +18,41 @@ from rolecast.methods.registry import judge_kind
 from rolecast.ports import Judge
 from rolecast.service.app import make_app
 from rolecast.service.state import Service
+from rolecast.store.uri import open_store
 from rolecast.wire.judge import JudgeAbout, JudgeReply, JudgeRequest
 
 
-def open_judge(settings: JudgeSettings, environ: Mapping[str, str] = os.environ) -> LexicalJudge | OpenAIJudge:
+def open_judge(settings: JudgeSettings, environ: Mapping[str, str] = os.environ) -> Judge:
+    """With a cache before it, if the settings name a store. `InputError` for one that cannot be spoken to."""
     if settings.judge_backend == "lexical":
         return LexicalJudge()
     s = settings
-    return OpenAIJudge(
+    asked = OpenAIJudge(
         s.judge_openai_url, s.judge_openai_model, environ.get("OPENAI_API_KEY", ""), concurrency=s.judge_openai_concurrency,
         timeout=s.judge_openai_timeout, patience=s.judge_openai_patience, max_tokens=s.judge_openai_max_tokens,
         pace=Pace(s.judge_openai_rate, s.judge_openai_token_rate), queue=s.judge_openai_queue,
     )  # fmt: skip
+    return CachedJudge(asked, Cache(open_store(s.judge_cache, environ), s.judge_openai_model)) if s.judge_cache else asked
 
 
 def make_judge(settings: JudgeSettings, judge: Judge | None = None) -> tuple[FastAPI, Service]:
     service = Service.of("judge", settings)
     behind = judge or open_judge(settings)
+    if isinstance(behind, CachedJudge):
+        hits = Gauge("rolecast_judge_cached", "Verdicts that were known and asked of nobody.", registry=service.registry)
+        hits.set_function(lambda: behind.hits)
     verdicts = Counter("rolecast_judge_verdicts", "Verdicts by kind.", ["kind", "scored"], registry=service.registry)
 
     @asynccontextmanager
     async def live() -> AsyncIterator[None]:
-        yield
-        if isinstance(behind, OpenAIJudge):
-            await behind.close()
+        async with AsyncExitStack() as stack:
+            asked: Judge = behind
+            if isinstance(asked, CachedJudge):
+                await stack.enter_async_context(asked)
+                asked = asked.asked
+            if isinstance(asked, OpenAIJudge):
+                stack.push_async_callback(asked.close)
+            yield
 
     app = make_app(service, live)
 

@@ -26,6 +26,7 @@ class JudgeSettings(ServiceSettings):
         60.0, gt=0, description="Seconds that a request waits for its turn before who asks is told to ask again."
     )
     judge_openai_max_tokens: int = Field(512, ge=16, description="Tokens of a reply.")
+    judge_cache: str = Field("", description="A store, a folder or s3://bucket/prefix, in which replicas share verdicts; none without it.")
 
     @model_validator(mode="after")
     def _whole(self) -> JudgeSettings:
