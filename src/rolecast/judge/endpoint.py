@@ -8,6 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from ssl import SSLContext
 from typing import Any, Final
 
 import httpx
@@ -53,23 +56,27 @@ class Endpoint:
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._api_key, self._timeout, self._patience, self._concurrency, self._queue = api_key, timeout, patience, concurrency, queue
         self._pace = pace or Pace()
-        self._client: httpx.AsyncClient | None = None
+        self._certificates: SSLContext | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def ask(self, body: dict[str, Any], guessed: int) -> Any:
-        """The reply's JSON. `guessed`: about how many tokens it will take. `NoReply`, `Overloaded`."""
-        client, slots = self._connected()
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[httpx.AsyncClient]:
+        """One of the requests that are under way, once there is room for it, and what it is sent with. What it needs is made in here: ten
+        thousand prompts made at once would hold up those that are sent. `Overloaded`."""
+        free = self._lines()
         try:
             async with asyncio.timeout(self._queue):
-                await slots.acquire()
+                line = await free.get()
         except TimeoutError:
             raise Overloaded(f"no turn at the judge model within {self._queue:g} s: too many verdicts are asked for") from None
         try:
-            return await self._tried(client, body, guessed)
+            line = line or self._connected()
+            yield line
         finally:
-            slots.release()
+            free.put_nowait(line)
 
-    async def _tried(self, client: httpx.AsyncClient, body: dict[str, Any], guessed: int) -> Any:
+    async def ask(self, line: httpx.AsyncClient, body: dict[str, Any], guessed: int) -> Any:
+        """The reply's JSON. `line`: of a `turn`. `guessed`: about how many tokens it will take. Raises `NoReply`."""
         await self._pace.turn(guessed)
         begun, queued = time.monotonic(), 0.0
 
@@ -78,20 +85,20 @@ class Endpoint:
 
         tries = Tries(self._patience, under_way, 0.0)
         while True:
-            left = self._patience - under_way()
-            reply, fault = await self._sent(client, body, min(self._timeout, left))
+            reply, fault = await self._sent(line, body, min(self._timeout, self._patience - under_way()))
             if reply is not None and not fault:
                 return self._read(reply)
             pause = tries.pause(asked_to_wait(reply))
-            if pause is None or pause >= self._patience - under_way():
+            if pause is not None:
+                await asyncio.sleep(pause)
+                queued += await self._pace.turn(guessed)
+            if pause is None or under_way() >= self._patience:
                 status = reply.status_code if reply is not None else 0
                 raise NoReply(
                     f"judge model at {self.url} did not answer: {self.unkeyed(fault)}, tried {tries.count} times in {under_way():.1f} s; "
                     f"see that it runs and that {VARIABLE} names it",
                     status,
                 )
-            await asyncio.sleep(pause)
-            queued += await self._pace.turn(guessed)
 
     async def _sent(self, client: httpx.AsyncClient, body: dict[str, Any], seconds: float) -> tuple[httpx.Response | None, str]:
         """The reply, and why to try again, if there is a reason."""
@@ -129,19 +136,30 @@ class Endpoint:
         """Some endpoints quote the key that they refuse."""
         return text.replace(self._api_key, "[OPENAI_API_KEY]") if self._api_key else text
 
-    def _connected(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
-        """Connections belong to an event loop, and a stage may run several, one after the other."""
+    def _lines(self) -> asyncio.LifoQueue[httpx.AsyncClient | None]:
+        """What requests are sent with, one at a time each; those that were used last first, since they are connected. None is not made yet.
+
+        Connections belong to an event loop, and a stage may run several, one after the other.
+        """
         loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=self._concurrency)
-            self._client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT), limits=limits)
-            self._slots, self._loop = asyncio.Semaphore(self._concurrency), loop
-        return self._client, self._slots
+        if self._loop is not loop:
+            self._loop, self._clients, self._free = loop, [], asyncio.LifoQueue()
+            for _ in range(self._concurrency):
+                self._free.put_nowait(None)
+        return self._free
+
+    def _connected(self) -> httpx.AsyncClient:
+        """With a connection of its own: what one client does for a request grows with all the connections that it has."""
+        self._certificates = self._certificates or httpx.create_ssl_context()
+        client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT), verify=self._certificates)
+        self._clients.append(client)
+        return client
 
     async def close(self) -> None:
-        if self._client is not None and self._loop is asyncio.get_running_loop():
-            await self._client.aclose()
-        self._client = self._loop = None
+        if self._loop is asyncio.get_running_loop():
+            for client in self._clients:
+                await client.aclose()
+        self._loop = None
 
 
 async def _whole(streamed: httpx.Response) -> httpx.Response:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from httpx import AsyncClient
+
 from rolecast.judge.certainty import yes_share
 from rolecast.judge.endpoint import Endpoint, NoReply
 from rolecast.judge.kinds import JudgeKind
@@ -42,29 +44,33 @@ class OpenAIJudge:
         asked = judge_kind(kind)
         if asked is None:
             return Verdict(None, f"there is no judge prompt for {kind!r}")
+        async with self.endpoint.turn() as line:
+            return await self._judged(line, asked, inputs)
+
+    async def _judged(self, line: AsyncClient, asked: JudgeKind, inputs: Mapping[str, Any]) -> Verdict:
         prompt = ask_of(asked, dict(asked.read(inputs)))
         guessed = len(prompt.text) // 3 + REASONED
         try:
-            reply = await self._asked(asked, prompt, guessed)
+            reply = await self._asked(line, asked, prompt, guessed)
         except NoReply as error:
             return Verdict(None, str(error))
         tokens = _tokens(reply)
         self.endpoint.took(guessed, tokens)
         return replace(self._read(asked, reply, prompt.mark), tokens=tokens)
 
-    async def _asked(self, kind: JudgeKind, prompt: Prompt, guessed: int) -> Any:
+    async def _asked(self, line: AsyncClient, kind: JudgeKind, prompt: Prompt, guessed: int) -> Any:
         body = {
             "model": self._model, "messages": [{"role": "user", "content": prompt.text}], "temperature": 0, "max_tokens": self._max_tokens,
         }  # fmt: skip
         if not (kind.yes_no and self._logprobs):
-            return await self.endpoint.ask(body, guessed)
+            return await self.endpoint.ask(line, body, guessed)
         try:
-            return await self.endpoint.ask({**body, "logprobs": True, "top_logprobs": ALTERNATIVES}, guessed)
+            return await self.endpoint.ask(line, {**body, "logprobs": True, "top_logprobs": ALTERNATIVES}, guessed)
         except NoReply as error:
             if error.status not in (400, 422) or "logprobs" not in str(error):
                 raise
         self._logprobs = False
-        return await self.endpoint.ask(body, guessed)
+        return await self.endpoint.ask(line, body, guessed)
 
     def _read(self, kind: JudgeKind, reply: Any, mark: str) -> Verdict:
         try:
