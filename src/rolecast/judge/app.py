@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from prometheus_client import Counter, Gauge
 
 from rolecast.judge.cache import Cache, CachedJudge
+from rolecast.judge.ensemble import EnsembleJudge
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.judge.openai import OpenAIJudge
 from rolecast.judge.pace import Pace
@@ -26,13 +27,22 @@ def open_judge(settings: JudgeSettings, environ: Mapping[str, str] = os.environ)
     """With a cache before it, if the settings name a store. `InputError` for one that cannot be spoken to."""
     if settings.judge_backend == "lexical":
         return LexicalJudge()
-    s = settings
-    asked = OpenAIJudge(
-        s.judge_openai_url, s.judge_openai_model, environ.get("OPENAI_API_KEY", ""), concurrency=s.judge_openai_concurrency,
-        timeout=s.judge_openai_timeout, patience=s.judge_openai_patience, max_tokens=s.judge_openai_max_tokens,
+    key = environ.get("OPENAI_API_KEY", "")
+    models = [name.strip() for name in settings.judge_openai_model.split(",")] if settings.judge_backend == "ensemble" else []
+    members = {name: _of_model(settings, name, key) for name in models}
+    asked = EnsembleJudge(members) if members else _of_model(settings, settings.judge_openai_model, key)
+    if not settings.judge_cache:
+        return asked
+    name = "+".join(members) or settings.judge_openai_model
+    return CachedJudge(asked, Cache(open_store(settings.judge_cache, environ), name))
+
+
+def _of_model(s: JudgeSettings, model: str, key: str) -> OpenAIJudge:
+    return OpenAIJudge(
+        s.judge_openai_url, model, key, concurrency=s.judge_openai_concurrency, timeout=s.judge_openai_timeout,
+        patience=s.judge_openai_patience, max_tokens=s.judge_openai_max_tokens,
         pace=Pace(s.judge_openai_rate, s.judge_openai_token_rate), queue=s.judge_openai_queue,
     )  # fmt: skip
-    return CachedJudge(asked, Cache(open_store(s.judge_cache, environ), s.judge_openai_model)) if s.judge_cache else asked
 
 
 def make_judge(settings: JudgeSettings, judge: Judge | None = None) -> tuple[FastAPI, Service]:
@@ -50,7 +60,7 @@ def make_judge(settings: JudgeSettings, judge: Judge | None = None) -> tuple[Fas
             if isinstance(asked, CachedJudge):
                 await stack.enter_async_context(asked)
                 asked = asked.asked
-            if isinstance(asked, OpenAIJudge):
+            if isinstance(asked, OpenAIJudge | EnsembleJudge):
                 stack.push_async_callback(asked.close)
             yield
 
@@ -66,6 +76,6 @@ def make_judge(settings: JudgeSettings, judge: Judge | None = None) -> tuple[Fas
         verdict = await behind.judge(request.kind, request.read())
         # Kinds come from clients: only known ones are series of their own.
         verdicts.labels(request.kind if judge_kind(request.kind) else "other", str(verdict.score is not None).lower()).inc()
-        return JudgeReply(score=verdict.score, reason=verdict.reason, tokens=verdict.tokens)
+        return JudgeReply.of(verdict)
 
     return app, service

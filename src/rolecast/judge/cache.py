@@ -12,15 +12,18 @@ import json
 import logging
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from threading import Lock
 from typing import Any, Final
+
+from pydantic import ValidationError
 
 from rolecast.errors import RolecastError
 from rolecast.judge.kinds import JudgeKind
 from rolecast.methods.registry import judge_kind
 from rolecast.ports import Judge, JudgeInfo, Store, Verdict
+from rolecast.wire.judge import JudgeReply
 
 log = logging.getLogger(__name__)
 PREFIX: Final = "judge-cache/1"  # of this format
@@ -81,7 +84,7 @@ class Cache:
         if not new:
             return
         shard = f"{self.prefix}/{self._writer}-{self._shards:06d}.jsonl"
-        lines = (json.dumps({"key": key, "score": verdict.score, "reason": verdict.reason}) for key, verdict in new)
+        lines = (json.dumps({"key": key, **JudgeReply.of(replace(verdict, tokens=0)).model_dump(mode="json")}) for key, verdict in new)
         self._read.add(shard)
         self.store.put(shard, "".join(f"{line}\n" for line in lines).encode())  # a try that failed may have been written: the same again
         self._shards += 1
@@ -103,18 +106,21 @@ class Cache:
 
     def _keep(self, key: str, verdict: Verdict) -> None:
         with self._keeping:
-            self._known[key] = Verdict(verdict.score, verdict.reason)  # which costs nothing any more
+            self._known[key] = replace(verdict, tokens=0)  # it costs nothing any more
             while len(self._known) > self.most:
                 del self._known[next(iter(self._known))]
 
 
+class _Row(JudgeReply):
+    key: str
+
+
 def _verdict(line: bytes) -> tuple[str, Verdict] | None:
     try:
-        row = json.loads(line)
-        key, score, reason = row["key"], float(row["score"]), str(row["reason"])
-    except (ValueError, KeyError, TypeError):
+        row = _Row.model_validate_json(line)
+    except ValidationError:
         return None
-    return (key, Verdict(score, reason)) if isinstance(key, str) and isfinite(score) and -1 <= score <= 1 else None
+    return (row.key, row.to_verdict()) if row.score is not None and isfinite(row.score) else None
 
 
 class CachedJudge:

@@ -58,6 +58,8 @@ class Endpoint:
         self._pace = pace or Pace()
         self._certificates: SSLContext | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._clients: list[httpx.AsyncClient] = []
+        self._free: asyncio.LifoQueue[httpx.AsyncClient | None]
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[httpx.AsyncClient]:

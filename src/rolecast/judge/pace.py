@@ -12,7 +12,7 @@ from dataclasses import dataclass
 class Pace:
     """`requests`, `tokens`: at most so many a second; None is no limit. Turns are taken in the order in which they are asked for.
 
-    What a request will take is not known before it is answered: a turn is given for a guess, and `correct` puts right what follows.
+    A process that was held up sends what it missed at once. What a request will take is not known before it is answered: a turn is given for a guess, and `correct` puts right what follows.
     """
 
     requests: float | None = None

@@ -61,14 +61,15 @@ def run(count: int, rate: float, timeout: float, patience: float, concurrency: i
     sent = judge.endpoint.sent
     assert sent == len(stub.arrived)
     arrived = np.asarray(stub.arrived)
-    busiest = int(np.max(np.searchsorted(arrived, arrived + 1.0) - np.arange(len(arrived))))
-    return {"wall": wall, "sent": sent, "bound": 1.3 * sent / rate, "busiest": busiest, "given": dict(stub.given), **outcomes}
+    for seconds in (1, 10):  # what a process missed that was held up, it sends at once: as many as are under way, at most
+        busiest = int(np.max(np.searchsorted(arrived, arrived + seconds) - np.arange(len(arrived))))
+        assert busiest <= rate * seconds + concurrency, (seconds, busiest)
+    return {"wall": wall, "sent": sent, "bound": 1.3 * sent / rate, "given": dict(stub.given), **outcomes}
 
 
 def test_a_small_load_at_a_rate() -> None:
     told = run(500, 100.0, timeout=1.5, patience=5.0, concurrency=32)
     assert told["wall"] <= told["bound"] + 5.0, told  # a request that begins last may take its whole patience
-    assert told["busiest"] <= 1.2 * 100, told
     assert set(told["given"]) == {*FAULTS, "none"}, told
 
 
@@ -95,4 +96,3 @@ def test_ten_thousand_requests_at_a_hundred_a_second(capsys: pytest.CaptureFixtu
         print(f"\n{told}")
     assert told["scored"] + told["unscored"] == 10_000
     assert told["wall"] <= told["bound"], told
-    assert told["busiest"] <= 1.2 * 100, told

@@ -11,10 +11,11 @@ import pytest
 from decomposer_episodes import EMPLOYER, GOLD, MAYOR, MENTOR, PAIR
 
 from rolecast.errors import InputError
+from rolecast.judge.kinds import LEVELS, read_level
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.judge.prompting import ask_of
 from rolecast.methods.decomposer import Decomposer
-from rolecast.methods.decomposer.judge import KINDS, LEVELS, RUBRIC, read_level
+from rolecast.methods.decomposer.judge import KINDS, RUBRIC
 from rolecast.methods.registry import judge_kind, verdict_rule
 from rolecast.ports import Verdict
 from rolecast.types import Gold
