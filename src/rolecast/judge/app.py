@@ -45,6 +45,19 @@ def _of_model(s: JudgeSettings, model: str, key: str) -> OpenAIJudge:
     )  # fmt: skip
 
 
+@asynccontextmanager
+async def at_work(judge: Judge) -> AsyncIterator[None]:
+    """In here its cache is shared; at the end its connections are closed."""
+    async with AsyncExitStack() as stack:
+        asked = judge
+        if isinstance(asked, CachedJudge):
+            await stack.enter_async_context(asked)
+            asked = asked.asked
+        if isinstance(asked, OpenAIJudge | EnsembleJudge):
+            stack.push_async_callback(asked.close)
+        yield
+
+
 def make_judge(settings: JudgeSettings, judge: Judge | None = None) -> tuple[FastAPI, Service]:
     service = Service.of("judge", settings)
     behind = judge or open_judge(settings)
@@ -55,13 +68,7 @@ def make_judge(settings: JudgeSettings, judge: Judge | None = None) -> tuple[Fas
 
     @asynccontextmanager
     async def live() -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            asked: Judge = behind
-            if isinstance(asked, CachedJudge):
-                await stack.enter_async_context(asked)
-                asked = asked.asked
-            if isinstance(asked, OpenAIJudge | EnsembleJudge):
-                stack.push_async_callback(asked.close)
+        async with at_work(behind):
             yield
 
     app = make_app(service, live)
