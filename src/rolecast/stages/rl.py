@@ -239,6 +239,8 @@ class Trainer:
 
     def _require_judge(self, done: int) -> None:
         """`NamedStop` where the judge's budget is spent. All that was trained until then is saved, or was never begun."""
+        if self._judge_left() == self.judged and self.progress.cost["judge_calls"] and done == self.start + 1:
+            log.warning("step %d: the judge tells no tokens, so judge.budget stops nothing, unless its verdicts are all cached", done)
         if self._judge_left() <= 0:
             raise NamedStop(
                 f"the judge's budget of {self.run.config.judge.budget} tokens is spent: {self.stage.name} is saved at step {done} of "

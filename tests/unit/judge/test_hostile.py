@@ -30,6 +30,7 @@ KINDS = {
     "decor.filter": ("1", "-1", ["content", "documents", "sub_query"]),
     "decor.answerer": ("1", "-1", ["content", "memory"]),
     "decomposer.rubric": ("1", "0", ["report", "sources"]),
+    "rubric": ("1", "0", ["report"]),
 }
 PLACES = [(kind, place) for kind, (_, _, places) in KINDS.items() for place in places]
 

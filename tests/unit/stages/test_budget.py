@@ -140,6 +140,8 @@ def allowing(run: Run, budget: int | None) -> Run:
 class Judged(Spending):
     """Each step asks the judge for ten tokens more, and dev for as many as `on_dev`."""
 
+    takes = Cost(judge_tokens=10)
+
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, steps: str, budget: int | None, on_dev: int = 0) -> None:
         super().__init__(folder, monkeypatch, steps)
         self.run = self.trainer.run = allowing(self.run, budget)
@@ -155,7 +157,7 @@ class Judged(Spending):
         monkeypatch.setattr(Trainer, "_evaluated", evaluated)
 
     def sample(self, step: int) -> tuple[Any, dict[str, float]]:
-        self.trainer.sampler.cost += Cost(judge_tokens=10)  # type: ignore[union-attr]
+        self.trainer.sampler.cost += self.takes  # type: ignore[union-attr]
         return super().sample(step)
 
 
@@ -177,6 +179,16 @@ def test_a_judges_budget_that_lasts_stops_nothing(tmp_path: Path, monkeypatch: p
         run = Judged(tmp_path / str(budget), monkeypatch, "ttttt", budget)
         run.trainer.train(Stopping(ALONE))
         assert run.trainer.ended == "steps"
+
+
+@pytest.mark.parametrize(("budget", "calls", "warned"), [(5, 3, True), (5, 0, False), (None, 3, False)])
+def test_a_budget_that_cannot_be_counted_is_warned_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, budget: int | None, calls: int, warned: bool
+) -> None:
+    run = Judged(tmp_path, monkeypatch, "ttt", budget)
+    run.takes = Cost(judge_calls=calls)
+    run.trainer.train(Stopping(ALONE))
+    assert caplog.text.count("the judge tells no tokens") == warned
 
 
 def test_the_last_step_ends_the_stage_whatever_the_judge_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
