@@ -65,7 +65,7 @@ class Faulty:
         elif fault in ("429", "500"):
             await _send(writer, b'{"error": {"message": "busy"}}', int(fault))
         elif fault == "garbage":
-            await _send(writer, self._rng.choice(GARBAGE)(mark, word))
+            await _send(writer, GARBAGE[(self.given["garbage"] - 1) % len(GARBAGE)](mark, word))
         elif fault == "trickle":
             whole = _said(f"It trickles.\nScore {mark}: {word}")
             writer.write(_head(len(whole)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from rolecast.judge.openai import OpenAIJudge
 from rolecast.judge.pace import Pace
 from rolecast.judge.settings import JudgeSettings
 from rolecast.ports import Judge, Verdict
-from tests.faulty import FAULTS, Faulty, faulty
+from tests.faulty import FAULTS, GARBAGE, Faulty, faulty
 from tests.live import serving
 
 
@@ -44,8 +45,8 @@ def require_sound(found: list[Verdict], stub: Faulty) -> Counter[str]:
     return outcomes
 
 
-def run(count: int, rate: float, timeout: float, patience: float, concurrency: int) -> dict[str, Any]:
-    stub = Faulty(right)
+def run(count: int, rate: float, timeout: float, patience: float, concurrency: int, faults: Mapping[str, float] = FAULTS) -> dict[str, Any]:
+    stub = Faulty(right, faults=faults)
     with faulty(stub) as url:
         judge = OpenAIJudge(url, "m", timeout=timeout, patience=patience, concurrency=concurrency, pace=Pace(requests=rate))
 
@@ -68,9 +69,10 @@ def run(count: int, rate: float, timeout: float, patience: float, concurrency: i
 
 
 def test_a_small_load_at_a_rate() -> None:
-    told = run(500, 100.0, timeout=1.5, patience=5.0, concurrency=32)
+    told = run(500, 100.0, timeout=1.5, patience=5.0, concurrency=32, faults={**FAULTS, "garbage": 0.04})
     assert told["wall"] <= told["bound"] + 5.0, told  # a request that begins last may take its whole patience
     assert set(told["given"]) == {*FAULTS, "none"}, told
+    assert told["given"]["garbage"] >= len(GARBAGE), told  # each kind once
 
 
 def test_a_small_load_through_the_service() -> None:
