@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from scripted import MENTOR, TWO_HOPS
 
+from rolecast.errors import InputError
 from rolecast.judge.kinds import JudgeKind
 from rolecast.judge.openai import OpenAIJudge
 from rolecast.judge.prompting import ask_of, verdict_of
@@ -149,3 +152,10 @@ def test_a_mark_is_of_its_request_alone_and_the_same_again() -> None:
 )
 def test_only_a_line_with_the_mark_is_a_verdict(text: str, expected: float | None) -> None:
     assert verdict_of(kind_of("answer"), text.format(m="0a1b2c3d"), "0a1b2c3d").score == expected
+
+
+def test_a_prompt_that_asks_for_no_marked_line_is_refused(tmp_path: Path) -> None:
+    prompt = tmp_path / "old.jinja"
+    prompt.write_text("Answer: {{ prediction | quoted }}\nScore: 0")
+    with pytest.raises(InputError, match=r"end it with: Score \{\{ mark \}\}"):
+        ask_of(replace(kind_of("answer"), prompt=prompt), {"prediction": "x"})
