@@ -236,7 +236,8 @@ PARTS: dict[str, Schema] = {
     "judge": closed(
         pod()
         | {
-            "backend": {"enum": ["lexical", "openai"]},
+            "backend": {"enum": ["lexical", "openai", "ensemble"]},
+            "cache": text(f"^({BUCKET}{PATHS})?$"),
             "openai": closed(
                 {
                     "url": text(f"^({URL}{PATHS})?$"),
@@ -250,9 +251,9 @@ PARTS: dict[str, Schema] = {
             "autoscaling": ref("autoscaling"),
             "allowFrom": ref("peers"),
         },
-        (*pod(), "backend", "autoscaling"),
+        (*pod(), "backend", "cache", "autoscaling"),
         **{
-            "if": {"properties": {"backend": {"const": "openai"}}},
+            "if": {"properties": {"backend": {"enum": ["openai", "ensemble"]}}},
             "then": {"properties": {"openai": {"properties": {"url": {"minLength": 1}, "model": {"minLength": 1}}}}},
         },
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,8 +41,14 @@ class Endpoint:
         if isinstance(reply, Response):
             return reply
         if isinstance(reply, str):
-            reply = completion(reply)
+            reply = completion(marked(reply, body))
         return JSONResponse({"error": {"message": f"refused {KEY}"}}, reply) if isinstance(reply, int) else JSONResponse(reply)
+
+
+def marked(text: str, body: dict[str, Any]) -> str:
+    """Score lines as a judge's prompt asks for them: with the request's mark."""
+    mark = re.search(r"^Score ([0-9a-f]{8}): ", body["messages"][-1]["content"].rpartition("\n\n")[2], re.MULTILINE)
+    return text.replace("Score:", f"Score {mark[1]}:") if mark else text
 
 
 def completion(text: str | None, finish: str = "stop") -> dict[str, Any]:

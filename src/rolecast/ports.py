@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from rolecast.types import Message, Passage, Slot
+from rolecast.types import Message, Passage, RubricItem, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +121,13 @@ class Retriever(Protocol):
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Role kinds give ±1, `answer` gives [0, 1]; `score is None` is unscored, with the reason. `tokens`: what a model read and said
-    for it; 0 where none was asked, or where it does not tell.
+    for it; 0 where none was asked, or where it does not tell. `items`: what a kind gives that writes a rubric; its score then is 1.
     """
 
     score: float | None
     reason: str = ""
     tokens: int = 0
+    items: tuple[RubricItem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,17 @@ def test_s3_is_reached_by_those_who_store(helm4: Helm, labels: dict[str, Labels]
     assert not passes(objects, "Egress", labels["test"], "minio", 9000)
 
 
+def test_a_judge_whose_replicas_share_verdicts_stores_too(helm4: Helm, labels: dict[str, Labels]) -> None:
+    models = ("judge.backend=ensemble", "judge.openai.url=https://models.test/v1", r"judge.openai.model=a\,b\,c")
+    objects = helm4.rendered("dev", *models, "judge.cache=s3://rolecast/judge")
+    assert passes(objects, "Egress", labels["judge"], "minio", 9000)
+    [judge] = (pod for pod in pods(of_kind(objects, "Deployment")) if pod.owner.endswith("-judge"))
+    env = {variable["name"]: variable.get("value") for variable in judge.containers[0]["env"]}
+    assert (env["ROLECAST_JUDGE_CACHE"], env["ROLECAST_JUDGE_BACKEND"]) == ("s3://rolecast/judge", "ensemble")
+    assert env["ROLECAST_JUDGE_OPENAI_MODEL"] == "a,b,c"
+    assert "AWS_ACCESS_KEY_ID" in env
+
+
 @pytest.mark.parametrize(
     ("endpoint", "port"), [("https://s3.test", 443), ("http://s3.test", 80), ("http://s3.test:9000", 9000), ("https://s3.test:8333", 8333)]
 )

@@ -13,7 +13,7 @@ import pytest
 from rolecast.errors import InputError, RolecastError
 from rolecast.judge.app import make_judge, open_judge
 from rolecast.judge.client import HttpJudge
-from rolecast.judge.kinds import ANSWER
+from rolecast.judge.kinds import ANSWER, FRAME
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.judge.settings import JudgeSettings
 from rolecast.ports import Judge, Verdict
@@ -112,7 +112,7 @@ def test_malformed_requests_are_refused(url: str, body: object) -> None:
 
 def test_unscored_is_null_on_the_wire(url: str) -> None:
     reply = httpx.post(f"{url}/v1/judge", json={"kind": "mask.update", "inputs": {"gold": {"answers": ["x"]}}})
-    assert reply.json() == {"score": None, "reason": "the lexical judge has no rule for 'mask.update'", "tokens": 0}
+    assert reply.json() == {"score": None, "reason": "the lexical judge has no rule for 'mask.update'", "tokens": 0, "items": []}
 
 
 def test_a_judge_that_is_not_there_leaves_unscored() -> None:
@@ -147,7 +147,7 @@ def test_a_model_is_named_with_the_prompts_that_it_is_asked_with() -> None:
         info = asyncio.run(HttpJudge(url).info())
     assert info == asyncio.run(behind.info())
     assert info.model == "model-a"
-    assert info.prompts["answer"] == hashlib.sha256(ANSWER.prompt.read_bytes()).hexdigest()[:12]
+    assert info.prompts["answer"] == hashlib.sha256(FRAME.read_bytes() + ANSWER.prompt.read_bytes()).hexdigest()[:12]
     assert {"decor.planner", "decor.filter", "decor.answerer"} <= set(info.prompts)
     assert info.of(["decor.filter", "answer"]) == f"model-a answer:{info.prompts['answer']} decor.filter:{info.prompts['decor.filter']}"
 

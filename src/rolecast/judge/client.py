@@ -21,7 +21,7 @@ class HttpJudge:
     as the judge asks its model: the others wait here, where no time runs.
     """
 
-    def __init__(self, url: str, *, timeout: float = 120.0, patience: float = 240.0, concurrency: int = 16) -> None:
+    def __init__(self, url: str, *, timeout: float = 120.0, patience: float = 240.0, concurrency: int = 32) -> None:
         self._client = JsonClient(
             "judge", url, timeout=timeout, patience=patience, concurrency=concurrency, headers=OwnToken().headers
         )  # fmt: skip

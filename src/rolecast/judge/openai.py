@@ -6,39 +6,36 @@ So is a request that fails: a made-up score would train.
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from typing import Any, Final
 
-from jinja2 import Environment, StrictUndefined, Template, UndefinedError
+from httpx import AsyncClient
 
-from rolecast.errors import InputError, RolecastError
+from rolecast.judge.certainty import yes_share
+from rolecast.judge.endpoint import Endpoint, NoReply
 from rolecast.judge.kinds import JudgeKind
+from rolecast.judge.pace import Pace
+from rolecast.judge.prompting import Prompt, ask_of, verdict_of
 from rolecast.methods.registry import judge_kind, judge_prompts
 from rolecast.ports import JudgeInfo, Verdict
-from rolecast.service.client import JsonClient
+
+ALTERNATIVES: Final = 10  # to the verdict's token, of which YES and NO are two
+REASONED: Final = 150  # tokens that a reply is guessed to have, before any is known
+_UNREADABLE: Final = "the judge model answered in another shape than chat completions have"
 
 
 class OpenAIJudge:
-    """`Judge`. `url` ends before /chat/completions. At most `concurrency` requests at once, each tried for `patience` seconds.
-
-    A verdict takes at most `patience + timeout` seconds, waiting for a turn included: who asks over HTTP waits with a limit too.
-    """
+    """`Judge`. `url` ends before /chat/completions. Limits are those of `Endpoint`: a verdict takes `patience` seconds at most once its
+    request is sent. Requests are greedy."""
 
     def __init__(
-        self, url: str, model: str, api_key: str = "", *, concurrency: int = 16, timeout: float = 30.0, patience: float = 60.0,
-        max_tokens: int = 512,
+        self, url: str, model: str, api_key: str = "", *, concurrency: int = 32, timeout: float = 5.0, patience: float = 15.0,
+        max_tokens: int = 512, pace: Pace | None = None, queue: float | None = None,
     ) -> None:  # fmt: skip
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = JsonClient(
-            "judge model", url, timeout=timeout, patience=patience, headers=lambda: headers, variable="ROLECAST_JUDGE_OPENAI_URL",
-            concurrency=concurrency, outside=True,
-        )  # fmt: skip
-        self._model, self._max_tokens, self._api_key = model, max_tokens, api_key
-        self._limit = patience + timeout
+        self.endpoint = Endpoint(url, api_key, timeout=timeout, patience=patience, concurrency=concurrency, pace=pace, queue=queue)
+        self._model, self._max_tokens = model, max_tokens
+        self._logprobs = True  # until the endpoint refuses to tell them
 
     async def info(self) -> JudgeInfo:
         return JudgeInfo(self._model, judge_prompts())
@@ -47,38 +44,54 @@ class OpenAIJudge:
         asked = judge_kind(kind)
         if asked is None:
             return Verdict(None, f"there is no judge prompt for {kind!r}")
-        try:
-            prompt = _template(asked).render(dict(asked.read(inputs)))
-        except UndefinedError as error:
-            raise InputError(f"the judge prompt of {kind!r} needs more inputs: {error}") from None
-        body = {"model": self._model, "messages": [{"role": "user", "content": prompt}], "temperature": 0, "max_tokens": self._max_tokens}
-        try:
-            async with asyncio.timeout(self._limit):
-                reply = await self._client.post("/chat/completions", body)
-        except TimeoutError:
-            return Verdict(None, f"the judge model gave no verdict within {self._limit:g} s, waiting for its turn included")
-        except RolecastError as error:
-            return Verdict(None, self._without_key(str(error)))
-        return replace(self._read(asked, reply), tokens=_tokens(reply))
+        async with self.endpoint.turn() as line:
+            return await self._judged(line, asked, inputs)
 
-    def _read(self, kind: JudgeKind, reply: Any) -> Verdict:
+    async def _judged(self, line: AsyncClient, asked: JudgeKind, inputs: Mapping[str, Any]) -> Verdict:
+        prompt = ask_of(asked, dict(asked.read(inputs)))
+        guessed = len(prompt.text) // 3 + REASONED
+        try:
+            reply = await self._asked(line, asked, prompt, guessed)
+        except NoReply as error:
+            return Verdict(None, str(error))
+        tokens = _tokens(reply)
+        self.endpoint.took(guessed, tokens)
+        return replace(self._read(asked, reply, prompt.mark), tokens=tokens)
+
+    async def _asked(self, line: AsyncClient, kind: JudgeKind, prompt: Prompt, guessed: int) -> Any:
+        body = {
+            "model": self._model, "messages": [{"role": "user", "content": prompt.text}], "temperature": 0, "max_tokens": self._max_tokens,
+        }  # fmt: skip
+        if not (kind.yes_no and self._logprobs):
+            return await self.endpoint.ask(line, body, guessed)
+        try:
+            return await self.endpoint.ask(line, {**body, "logprobs": True, "top_logprobs": ALTERNATIVES}, guessed)
+        except NoReply as error:
+            if error.status not in (400, 422) or "logprobs" not in str(error):
+                raise
+        self._logprobs = False
+        return await self.endpoint.ask(line, body, guessed)
+
+    def _read(self, kind: JudgeKind, reply: Any, mark: str) -> Verdict:
         try:
             choice = reply["choices"][0]
-            text, finish = choice["message"]["content"], choice.get("finish_reason")
+            message, finish = choice["message"], choice.get("finish_reason")
+            text, refusal = message["content"], message.get("refusal")
         except (KeyError, IndexError, TypeError, AttributeError):
-            return Verdict(None, "the judge model answered in another shape than chat completions have")
+            return Verdict(None, _UNREADABLE)
+        if finish == "content_filter":
+            return Verdict(None, "the judge model's reply was held back by a content filter")
         if not isinstance(text, str):
-            return Verdict(None, "the judge model gave no text")
+            return Verdict(None, f"the judge model gave no text{f': {self.endpoint.unkeyed(str(refusal))[:200]}' if refusal else ''}")
         if finish == "length":
             return Verdict(None, f"the judge model's reply was cut at {self._max_tokens} tokens")
-        return kind.parse(self._without_key(text))
-
-    def _without_key(self, text: str) -> str:
-        """Some endpoints quote the key that they refuse."""
-        return text.replace(self._api_key, "[OPENAI_API_KEY]") if self._api_key else text
+        verdict = verdict_of(kind, self.endpoint.unkeyed(text), mark)
+        share = yes_share(choice, mark) if kind.yes_no and verdict.score in (0.0, 1.0) else None
+        # A share that contradicts the word that was said is of another token, or of a sample that is not greedy.
+        return replace(verdict, score=share) if share is not None and (share >= 0.5) == (verdict.score == 1.0) else verdict
 
     async def close(self) -> None:
-        await self._client.close()
+        await self.endpoint.close()
 
 
 def _tokens(reply: Any) -> int:
@@ -86,11 +99,3 @@ def _tokens(reply: Any) -> int:
     usage = reply.get("usage") if isinstance(reply, Mapping) else None
     total = usage.get("total_tokens") if isinstance(usage, Mapping) else None
     return total if isinstance(total, int) and total > 0 else 0
-
-
-@cache
-def _template(kind: JudgeKind) -> Template:
-    # What a policy wrote is quoted as a JSON string, so that it cannot pass for a part of the prompt.
-    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
-    environment.filters["quoted"] = lambda value: json.dumps(value, ensure_ascii=False, default=str)  # str of an undefined one raises
-    return environment.from_string(kind.prompt.read_text())

@@ -89,7 +89,7 @@ class JsonClient:
                 told = f"status {reply.status_code}" if self._outside and reply is not None else fault
                 log.warning("%s at %s: %s; trying for %g s", self.name, self.url, told, self._patience)
             tries = tries or Tries(self._patience, self._clock, self._down)
-            pause = tries.pause(_asked_to_wait(reply))
+            pause = tries.pause(asked_to_wait(reply))
             if pause is None:
                 raise NoAnswer(
                     f"{self.name} at {self.url} did not answer {method} {path}: {fault}, tried {tries.count} times in {self._patience:g} s; "
@@ -111,17 +111,17 @@ class JsonClient:
                 return None, f"{type(error).__name__} {error}".strip(), begun
         self._answered = True
         if reply.status_code >= 500 or reply.status_code == 429:
-            return reply, f"status {reply.status_code} {_detail(reply)}".strip(), begun
+            return reply, f"status {reply.status_code} {detail_of(reply)}".strip(), begun
         self._down = None
         return reply, "", begun
 
     def _read(self, method: str, path: str, reply: httpx.Response) -> Any:
         if reply.status_code == 422 or (reply.status_code == 400 and not self._outside):
-            raise InputError(_detail(reply))
+            raise InputError(detail_of(reply))
         if not reply.is_success:
             fault = NoSuchRoute if reply.status_code in (404, 405) else WrongPart
             advice = f"; set {TOKEN} or {TOKEN_FILE}" if reply.status_code == 401 and not self._outside else ""
-            raise fault(f"{self.name} at {self.url} refused {method} {path}: {reply.status_code} {_detail(reply)}{advice}")
+            raise fault(f"{self.name} at {self.url} refused {method} {path}: {reply.status_code} {detail_of(reply)}{advice}")
         try:
             return reply.json()
         except ValueError:
@@ -147,13 +147,13 @@ class JsonClient:
         self._client = self._loop = None
 
 
-def _asked_to_wait(reply: httpx.Response | None) -> float:
+def asked_to_wait(reply: httpx.Response | None) -> float:
     """Retry-After in seconds; its other form, a date, is left to the doubling."""
     value = reply.headers.get("retry-after", "") if reply is not None else ""
     return float(value) if value.isdecimal() else 0.0
 
 
-def _detail(reply: httpx.Response) -> str:
+def detail_of(reply: httpx.Response) -> str:
     """What the part says of a fault. Some quote the credential that they were shown."""
     try:
         detail = said(reply.json())

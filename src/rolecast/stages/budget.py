@@ -1,6 +1,8 @@
 """A run's budget: tokens that trained roles sample while the run learns by reinforcement, probes and prepared episodes included.
 
 Greedy replies to dev and test questions are no part of it. RL stages share it: each may take an equal part of what is left.
+
+The judge has a budget of its own (`judge.budget`), since its tokens are paid for: all that it reads and says in RL, dev included.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from rolecast.config import RunConfig
 from rolecast.stages.run import Run
 from rolecast.store.artifact import parse_manifest
 from rolecast.types import Stage
+
+ON_DEV = "judge_tokens_on_dev"  # in the provenance of a stage's model, beside its cost, which is without dev
 
 
 def trained_roles(config: RunConfig, stage: Stage) -> frozenset[str]:
@@ -41,15 +45,29 @@ def allowance(run: Run, stage: Stage) -> int | None:
     return max(0, (run.config.budget - spent) // len(to_come))
 
 
+def judge_allowance(run: Run, stage: Stage) -> int | None:
+    """Tokens of the judge that earlier stages left; None where it has no budget."""
+    if run.config.judge.budget is None:
+        return None
+    before = _before(run.config.schedule, stage)
+    spent = sum(int(account["judge_tokens"]) for account in accounts(run, before).values())
+    return max(0, run.config.judge.budget - spent - sum(int(_made(run, of).get(ON_DEV, 0)) for of in before))
+
+
 def accounts(run: Run, stages: Sequence[Stage]) -> dict[str, dict[str, Any]]:
     """What each finished RL or rollout stage cost, by its name, as its artifact tells, and why RL ended."""
     found = {}
     for stage in stages:
-        manifest = run.manifest(run.result(stage))
-        made = parse_manifest(manifest, str(run.result(stage))).get("provenance", {}) if manifest is not None else {}
+        made = _made(run, stage)
         if "cost" in made:
             found[stage.name] = {**made["cost"], **({"ended": made["ended"]} if made.get("ended") else {})}
     return found
+
+
+def _made(run: Run, stage: Stage) -> dict[str, Any]:
+    """What a stage's artifact says of how it was made; nothing of one that has none yet."""
+    manifest = run.manifest(run.result(stage))
+    return dict(parse_manifest(manifest, str(run.result(stage))).get("provenance", {})) if manifest is not None else {}
 
 
 def _before(schedule: Sequence[Stage], stage: Stage) -> list[Stage]:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from rolecast.rollout.collect import Episode
 from rolecast.schedule import keys_of
 from rolecast.seeding import stream
 from rolecast.stages import checkpoints
-from rolecast.stages.budget import allowance
+from rolecast.stages.budget import ON_DEV, allowance, judge_allowance
 from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import MetricsLog, read_metrics
 from rolecast.stages.progress import Progress
@@ -67,7 +68,7 @@ def rl(run: Run, stage: Stage, ranks: Ranks) -> None:
             run.has(trainer.best)  # after a resume it may be in the store alone
             made = {
                 **run.made, "threads": torch.get_num_threads(), "cost": trainer.progress.cost, "ended": trainer.ended,
-                **trainer.progress.best,
+                **trainer.progress.best, **({ON_DEV: trainer.progress.judged_on_dev} if trainer.progress.judged_on_dev else {}),
             }  # fmt: skip
             with writing(run.model(stage.name), "model", made) as partial:
                 write_model(run, stage, trainer.best, partial)
@@ -93,6 +94,7 @@ class TrainerState:
     cost: dict[str, Any] = field(default_factory=lambda: asdict(Cost()))
     dropped: int = 0
     idle: int = 0  # steps in a row that nothing could be learned from
+    judged_on_dev: int = 0  # tokens of the judge, beside those of `cost`
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Trainer:
     start: int
     progress: TrainerState
     allowed: int | None = None  # tokens that may be sampled
+    judged: int | None = None  # tokens that the judge may take
     ended: str = ""  # why: "steps", "budget" or "solved"
 
     @property
@@ -162,8 +165,8 @@ class Trainer:
                 run.config, stage, publisher.rollouts, load_questions(run, "train", stage.data), read_cost(state.cost), state.dropped
             )
         dev = load_questions(run, "dev", stage.data)[: c.dev] if ranks.first else []
-        allowed = ranks.agree(allowance(run, stage) if ranks.first else None)
-        return cls(run, stage, learner, sampler, publisher, dev, resumed.step if resumed else 0, state, allowed)
+        allowed, judged = ranks.agree((allowance(run, stage), judge_allowance(run, stage)) if ranks.first else None)
+        return cls(run, stage, learner, sampler, publisher, dev, resumed.step if resumed else 0, state, allowed, judged)
 
     def train(self, stop: Stopping) -> None:
         c, name = self.config, self.stage.name
@@ -178,6 +181,8 @@ class Trainer:
         del weights
         times.begin()
         self.ended = self._over(self.start)
+        if not self.ended:
+            self._require_judge(self.start)
         for step in range(self.start, self.start if self.ended else c.steps):
             numbers = self.step(step, times)
             done = step + 1
@@ -193,7 +198,7 @@ class Trainer:
             metrics.write(done, numbers)
             bar.update(self._way(done), {name: value for name, value in numbers.items() if name in shown})
             told = 0 if over else stop.asked()
-            if not over and (told or done % c.checkpoint_every == 0):
+            if not over and (told or self._judge_left() <= 0 or done % c.checkpoint_every == 0):
                 with times.of("save"):
                     checkpoints.save(self.run, name, done, self.learner, asdict(self.progress), c.keep, weights)
                     self._prune_best()
@@ -203,6 +208,7 @@ class Trainer:
                 break
             if told:
                 raise Interrupted(f"told to end: {name} is saved at step {done} of {c.steps}", told)
+            self._require_judge(done)
             del weights  # gathered from shards they are a whole copy, which is not kept through the next step
         self._settle()
         metrics.close()
@@ -225,6 +231,21 @@ class Trainer:
         if self.allowed is not None and self.progress.cost["sampled"] >= self.allowed:
             return "budget"
         return "steps" if done == self.config.steps else "solved" if self.progress.idle >= self.config.idle_steps else ""
+
+    def _judge_left(self) -> float:
+        """Tokens of the judge's budget; below 0 by what the last step passed it."""
+        spent = self.progress.cost["judge_tokens"] + self.progress.judged_on_dev
+        return inf if self.judged is None else self.judged - spent
+
+    def _require_judge(self, done: int) -> None:
+        """`NamedStop` where the judge's budget is spent. All that was trained until then is saved, or was never begun."""
+        if self._judge_left() == self.judged and self.progress.cost["judge_calls"] and done == self.start + 1:
+            log.warning("step %d: the judge tells no tokens, so judge.budget stops nothing, unless its verdicts are all cached", done)
+        if self._judge_left() <= 0:
+            raise NamedStop(
+                f"the judge's budget of {self.run.config.judge.budget} tokens is spent: {self.stage.name} is saved at step {done} of "
+                f"{self.config.steps}; raise judge.budget and give the same command to go on"
+            )
 
     def publish(self, step: int) -> Weights:
         """The weights as they are answer from now on. They are gathered here, once for all that a step does with them.
@@ -304,6 +325,7 @@ class Trainer:
         """Greedy on dev; the best model so far, with the `weights` that answer, is kept as an artifact. Every rank calls it."""
         ranks = self.learner.ranks
         numbers = ranks.agree(self._evaluated(step) if self.sampler is not None else None)
+        self.progress.judged_on_dev += int(numbers.get("dev/judge_tokens", 0))
         score = numbers[f"dev/{self.task.headline}"]
         self.progress.low = self.progress.low + 1 if score < self.config.guard.fraction * self.progress.best["score"] else 0
         if score > self.progress.best["score"]:
@@ -335,6 +357,7 @@ class Trainer:
             **{f"dev/{name}": number for name, number in short.items()},
             **{f"dev/{name}": score for name, score in scores.items()},
             "dev/valid": valid_share(done),
+            **({"dev/judge_tokens": float(judged)} if (judged := sum(t.judge_tokens for t in done)) else {}),
         }
 
     def _keep_traces(self, step: int, done: list[Trajectory]) -> None:

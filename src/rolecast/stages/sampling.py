@@ -249,8 +249,18 @@ def nothing_learned(groups: Sequence[Credited]) -> str:
     worst = max(kinds, key=lambda kind: len(kinds[kind]))
     counts = ", ".join(f"{len(found)} {kind}" for kind, found in kinds.items() if found)
     causes = Counter(cause for t in kinds[worst] for cause in _causes(t, worst) if cause)
-    often = "".join(f" (most often: {' '.join(cause.split())[:200]})" for cause, _ in causes.most_common(1))
+    verdicts = [reward for t in rollouts for reward in t.rewards if reward.source.partition(".")[0] == "judge"]
+    if verdicts and all(verdict.value is None for verdict in verdicts):
+        # Other rewards may have made units that do not differ: that is not why.
+        often = _often(Counter(verdict.reason for verdict in verdicts if verdict.reason))
+        told = f"all {len(verdicts)} verdicts of the judge are unscored{often}; {_ADVICE[UNSCORED]}"
+        return f"no group teaches anything: of {len(rollouts)} rollouts {counts}; {told}"
+    often = _often(causes)
     return f"no group teaches anything: of {len(rollouts)} rollouts {counts or 'none was played'}{often}; {_ADVICE[worst]}"
+
+
+def _often(causes: Counter[str]) -> str:
+    return "".join(f" (most often: {' '.join(cause.split())[:200]})" for cause, _ in causes.most_common(1))
 
 
 def _causes(t: Trajectory, kind: str) -> list[str]:

@@ -1,15 +1,16 @@
-"""The judge's wire: POST /v1/judge {kind, inputs} → {score | null, reason, tokens}; GET says who judges."""
+"""The judge's wire: POST /v1/judge {kind, inputs} → {score | null, reason, tokens, items}; GET says who judges."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from rolecast.methods.registry import judge_kind
 from rolecast.ports import JudgeInfo, Verdict
+from rolecast.types import RubricItem
 
 
 class JudgeRequest(BaseModel):
@@ -32,9 +33,14 @@ class JudgeReply(BaseModel):
     score: Annotated[float, Field(ge=-1, le=1)] | None
     reason: str
     tokens: Annotated[int, Field(ge=0)] = 0
+    items: list[RubricItem] = []
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> Self:
+        return cls(score=verdict.score, reason=verdict.reason, tokens=verdict.tokens, items=list(verdict.items))
 
     def to_verdict(self) -> Verdict:
-        return Verdict(self.score, self.reason, self.tokens)
+        return Verdict(self.score, self.reason, self.tokens, tuple(self.items))
 
 
 class JudgeAbout(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +19,7 @@ from rolecast.judge.openai import OpenAIJudge
 from rolecast.judge.settings import JudgeSettings
 from rolecast.methods.decor.judge import KINDS as ROLE_KINDS
 from rolecast.ports import Verdict
-from tests.endpoint import KEY, Endpoint, answering
+from tests.endpoint import KEY, Endpoint, answering, completion, marked
 from tests.live import serving
 
 KINDS = {kind.name: kind for kind in (ANSWER, *ROLE_KINDS)}
@@ -132,8 +133,8 @@ def test_a_timeout_is_unscored(server: tuple[str, Endpoint]) -> None:
     begun = time.monotonic()
     found = ask(server, "Score: 1", delay=5.0, timeout=0.1)
     assert found.score is None
-    assert "ReadTimeout" in found.reason or "no verdict within" in found.reason  # the tries' limit, or that of all of them
-    assert time.monotonic() - begun < 4
+    assert "no whole reply within" in found.reason
+    assert time.monotonic() - begun < 2
 
 
 def test_an_endpoint_that_is_not_there_is_unscored() -> None:
@@ -186,8 +187,9 @@ def test_every_kind_has_a_prompt_with_what_it_judges(server: tuple[str, Endpoint
     seen = {name for name, mark in marks.items() if (mark if isinstance(mark, str) else mark[0]) in text}
     assert seen == SEES[kind]
     assert TWO_HOPS.text in text
-    assert text.splitlines()[-1].startswith("Score: ")
-    assert KINDS[kind].parse(text.splitlines()[-1]).score in (-1.0, 0.0, None)  # an echo of the prompt's end earns nothing
+    end = re.fullmatch(r"Score [0-9a-f]{8}: (\S+)", text.splitlines()[-1])
+    assert end is not None
+    assert KINDS[kind].parse(f"Score: {end[1]}").score in (-1.0, 0.0, None)  # an echo of the prompt's end earns nothing
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "answer"])
@@ -232,11 +234,11 @@ def test_a_model_that_hangs_leaves_every_judgement_unscored_and_none_an_error(se
     url, endpoint = server
     endpoint.__init__()  # type: ignore[misc]
     endpoint.delay = 2.0
-    model = OpenAIJudge(url, "m", concurrency=2, timeout=0.15, patience=0.15)
+    model = OpenAIJudge(url, "m", concurrency=2, timeout=0.15, patience=0.15, queue=0.2)
     with serving(*make_judge(JudgeSettings(), model)) as judge_url:
 
         async def many() -> list[Verdict]:
-            judge = HttpJudge(judge_url, timeout=0.6, patience=0.6, concurrency=8)
+            judge = HttpJudge(judge_url, timeout=0.6, patience=20.0, concurrency=8)
             return await asyncio.gather(*(judge.judge("answer", INPUTS) for _ in range(24)))
 
         found = asyncio.run(many())
@@ -256,7 +258,9 @@ def test_a_model_that_hangs_leaves_every_judgement_unscored_and_none_an_error(se
     ],
 )
 def test_a_verdict_tells_what_the_endpoint_says_that_it_cost(server: tuple[str, Endpoint], usage: Any, tokens: int) -> None:
-    reply = {"choices": [{"message": {"content": "right\nScore: 0.5"}, "finish_reason": "stop"}], "usage": usage}
+    def reply(body: dict[str, Any]) -> dict[str, Any]:
+        return {**completion(marked("right\nScore: 0.5", body)), "usage": usage}
+
     assert ask(server, reply) == Verdict(0.5, "right", tokens)
 
 

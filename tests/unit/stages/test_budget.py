@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from test_rl import THE_THE, Idling
 
-from rolecast.config import RunConfig, make_config
+from rolecast.config import JudgeConfig, RunConfig, make_config
+from rolecast.errors import NamedStop
 from rolecast.evaluation.cost import Cost, cost_of, read_cost
 from rolecast.learner.ranks import ALONE
 from rolecast.methods.decor import Decor
 from rolecast.schedule import find
 from rolecast.stages import rl as rl_stage
-from rolecast.stages.budget import accounts, allowance, ever_trained, trained_roles
+from rolecast.stages.budget import ON_DEV, accounts, allowance, ever_trained, judge_allowance, trained_roles
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.report import _budget
 from rolecast.stages.rl import Trainer
@@ -129,6 +130,92 @@ def test_what_was_sampled_before_a_checkpoint_counts_after_it(tmp_path: Path, mo
     run.trainer.sampler.cost = Cost(10)  # type: ignore[union-attr]
     run.trainer.train(Stopping(ALONE))
     assert read_metrics(run.run.stage("rl"))[-1]["step"] == 3
+
+
+def allowing(run: Run, budget: int | None) -> Run:
+    """The run, with a budget for its judge."""
+    return replace(run, config=run.config.model_copy(update={"judge": JudgeConfig(budget=budget)}))
+
+
+class Judged(Spending):
+    """Each step asks the judge for ten tokens more, and dev for as many as `on_dev`."""
+
+    takes = Cost(judge_tokens=10)
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, steps: str, budget: int | None, on_dev: int = 0) -> None:
+        super().__init__(folder, monkeypatch, steps)
+        self.run = self.trainer.run = allowing(self.run, budget)
+        self.trainer.judged = judge_allowance(self.run, self.stage)
+        self.saved: list[int] = []
+        monkeypatch.setattr(rl_stage.checkpoints, "save", lambda run, name, step, *_: self.saved.append(step))
+        monkeypatch.setattr(rl_stage, "means", lambda task, done: {"em": 0.5})
+        plain = Trainer._evaluated
+
+        def evaluated(trainer: Trainer, step: int) -> dict[str, float]:
+            return {**plain(trainer, step), **({"dev/judge_tokens": float(on_dev)} if on_dev else {})}
+
+        monkeypatch.setattr(Trainer, "_evaluated", evaluated)
+
+    def sample(self, step: int) -> tuple[Any, dict[str, float]]:
+        self.trainer.sampler.cost += self.takes  # type: ignore[union-attr]
+        return super().sample(step)
+
+
+@pytest.mark.parametrize(("budget", "on_dev", "step"), [(25, 0, 3), (30, 0, 3), (31, 0, 4), (1, 0, 1), (25, 15, 1), (15, 15, 0)])
+def test_a_judges_budget_stops_the_run_saved_at_the_step_that_passes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int, on_dev: int, step: int
+) -> None:
+    run = Judged(tmp_path, monkeypatch, "ttttt", budget, on_dev)
+    with pytest.raises(
+        NamedStop, match=rf"judge's budget of {budget} tokens is spent: rl is saved at step {step} of 5; raise judge.budget"
+    ):
+        run.trainer.train(Stopping(ALONE))
+    assert run.saved == ([step] if step else [])
+    assert read_metrics(run.run.stage("rl"))[-1]["step"] == step
+
+
+def test_a_judges_budget_that_lasts_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for budget in (None, 51):
+        run = Judged(tmp_path / str(budget), monkeypatch, "ttttt", budget)
+        run.trainer.train(Stopping(ALONE))
+        assert run.trainer.ended == "steps"
+
+
+@pytest.mark.parametrize(("budget", "calls", "warned"), [(5, 3, True), (5, 0, False), (None, 3, False)])
+def test_a_budget_that_cannot_be_counted_is_warned_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, budget: int | None, calls: int, warned: bool
+) -> None:
+    run = Judged(tmp_path, monkeypatch, "ttt", budget)
+    run.takes = Cost(judge_calls=calls)
+    run.trainer.train(Stopping(ALONE))
+    assert caplog.text.count("the judge tells no tokens") == warned
+
+
+def test_the_last_step_ends_the_stage_whatever_the_judge_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Judged(tmp_path, monkeypatch, "ttt", 30)
+    run.trainer.train(Stopping(ALONE))
+    assert run.trainer.ended == "steps"
+
+
+def test_what_the_judge_took_before_a_checkpoint_counts_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Judged(tmp_path, monkeypatch, "ttttt", 45)
+    run.trainer.start = 1
+    run.trainer.progress.cost = asdict(Cost(judge_tokens=10))
+    run.trainer.progress.judged_on_dev = 20
+    run.trainer.sampler.cost = Cost(judge_tokens=10)  # type: ignore[union-attr]
+    with pytest.raises(NamedStop, match="saved at step 3 of 5"):
+        run.trainer.train(Stopping(ALONE))
+
+
+def test_earlier_stages_judging_is_taken_from_the_budget(run: Run) -> None:
+    second = find(run.config.schedule, "second")
+    assert judge_allowance(run, second) is None
+    run = allowing(run, 1000)
+    of = find(run.config.schedule, "first")
+    with writing(run.result(of), "model", {"cost": asdict(Cost(judge_tokens=300)), "ended": "steps", ON_DEV: 50}):
+        pass
+    assert judge_allowance(run, of) == 1000
+    assert judge_allowance(run, second) == 650
 
 
 def test_roles_with_a_slot_of_another_stage_do_not_count(run: Run) -> None:

@@ -291,6 +291,22 @@ def test_a_rollout_that_credit_leaves_out_is_unscored_though_some_of_its_rewards
         made.sample(0)
 
 
+@pytest.mark.parametrize("score", [None, 0.5])
+def test_a_step_without_any_verdict_says_so_though_other_rewards_are_equal(score: float | None) -> None:
+    """Not that its groups have no variance: that is what a judge that is away makes of rewards that are mixed with its own."""
+
+    def played(e: Episode) -> Trajectory:
+        t = rollout(e, 0.5)
+        judge = [Reward("role", t.id, None, "judge.planner", "status 503"), Reward("team.judge", t.id, score, "judge", "status 503")]
+        return replace(t, rewards=[*t.rewards, *judge])
+
+    with pytest.raises(NothingLearnedError) as caught:
+        sampler(played, config_of("group")).sample(0)
+    mute = r"of 24 rollouts 24 earned what the others of their question did; all 48 verdicts of the judge are unscored (most often: status 503); "
+    assert (mute in str(caught.value)) == (score is None)
+    assert str(caught.value).endswith(JUDGE if score is None else LEVEL)
+
+
 @pytest.mark.parametrize(("right", "solved"), [(40, True), (39, True), (37, False), (0, False)])
 def test_questions_are_solved_where_nearly_all_answers_are_right(right: int, solved: bool) -> None:
     answers = ["The The"] * right + ["no"] * (40 - right)
