@@ -15,6 +15,9 @@ class RetrieverSettings(ServiceSettings):
         None, description="Which of the index's rankers; by default what it was built as."
     )
     encoder: str | None = Field(None, description="Directory of the index's encoder; by default where it was when the index was built.")
+    held: Literal["memory", "disk"] = Field(
+        "memory", description="Where passages and vectors stay: disk for an index that is larger than memory."
+    )
     topk: int = Field(3, ge=1, description="Passages per query for requests that do not say.")
     max_text_characters: int = Field(2**15, ge=1, description="Longer queries and texts are refused.")
     max_results: int = Field(2**15, ge=1, description="Passages of one request, queries × k; more are refused.")

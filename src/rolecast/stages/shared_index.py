@@ -8,12 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rolecast.data.records import read_corpus
+from rolecast.data.records import iter_corpus, read_corpus
 from rolecast.errors import InputError
 from rolecast.retriever.analysis import Analysis
 from rolecast.retriever.index import KIND, Kind, build_index
 from rolecast.retriever.windows import Built
-from rolecast.store.artifact import digest_of, parse_manifest
+from rolecast.store.artifact import digest_of, parse_manifest, provenance
 from rolecast.store.uri import S3, making, manifest_at, open_store
 
 
@@ -24,9 +24,10 @@ def build(corpus: str, out: str, kind: Kind, encoder: str, analysis: Analysis, *
     `build_index`.
     """
     with making(out) as folder, _here(corpus) as file:
-        passages = read_corpus(file)
+        passages = iter_corpus(file) if kind == "dense" else read_corpus(file)  # BM25 takes all words at once
         built = build_index(passages, folder, kind, encoder, analysis, **options)
-    return len(passages), built
+        count = int(provenance(folder)["passages"])
+    return count, built
 
 
 def find_or_build(corpus: str, out: str, kind: Kind, encoder: str) -> tuple[dict[str, Any], str]:

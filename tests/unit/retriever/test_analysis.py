@@ -124,7 +124,7 @@ def test_a_drawn_world_is_searched_as_ever_bit_for_bit(tmp_path: Path) -> None:
     """The bytes of the index that the demo builds, scores and order as they were when its figures were measured."""
     world = build_world(0, {"train": 60, "dev": 40, "test": 40}, {"train": 10, "dev": 10, "test": 10})
     build_index(world.passages, tmp_path / "index", "bm25")
-    assert digest_of((tmp_path / "index" / MANIFEST).read_bytes()) == "c72349996ba0cafc"
+    assert digest_of((tmp_path / "index" / MANIFEST).read_bytes()) == "2f0054f5dc5e7483"
     queries = [*(hop.query for question in world.questions["test"] for hop in question.gold.chain), "The Who", "It", ""]
     found = asyncio.run(LocalRetriever.open(tmp_path / "index").search(queries, 5))
     shown = repr([[(passage.id, passage.score) for passage in hits] for hits in found])
