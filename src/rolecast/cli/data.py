@@ -216,6 +216,26 @@ def build(
     print(f"{out}: {kind} index of {count} passages{f', {built}' if built.vectors else ''}")
 
 
+@index_app.command("import")
+def import_(
+    source: Annotated[Path, path_argument("search_r1: e5_Flat.index, or a folder of its parts; pyserini: the folder of index and docid.")],
+    layout: Annotated[Literal["search_r1", "pyserini"], typer.Option(help="Who built it.")],
+    corpus: Annotated[Path, path_option("The corpus it was built of, in JSON lines; .gz is read too.")],
+    encoder: Annotated[str, typer.Option(help="What it was built with: a sentence-transformers directory, or minilm.")],
+    out: Annotated[str, typer.Option(metavar="PLACE", help="Where nothing is yet: a folder, or s3://bucket/prefix/NAME.")],
+    query_prefix: Annotated[str | None, typer.Option(help="Before a query that is encoded; by default what the encoder names.")] = None,
+    passage_prefix: Annotated[
+        str | None, typer.Option(help="Before a passage that was encoded; by default what the encoder names.")
+    ] = None,
+) -> None:
+    """Take in a FAISS index that others built, held against its corpus."""
+    from rolecast.stages.shared_index import take_in
+
+    found = take_in(layout, source, corpus, out, encoder, _prefixes(query_prefix, passage_prefix))
+    checked = f"{found.checked} of them encoded again" if found.checked else f"none encoded again: the encoder {encoder} is not here"
+    print(f"{out}: {found.passages} passages × {found.width}, {checked}")
+
+
 @index_app.command("eval")
 def evaluate(
     index: Annotated[

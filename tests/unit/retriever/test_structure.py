@@ -133,8 +133,20 @@ def test_what_a_search_looks_at_lies_in_the_index(tmp_path: Path) -> None:
 def test_lists_that_end_early_give_what_they_have(tmp_path: Path) -> None:
     """Of a search that misses neighbours, more is not asked for over and over."""
     retriever = LocalRetriever.open(build(tmp_path / "index", form="ivf_flat", nlist=16, nprobe=1))
+    assert retriever._dense is not None
+    inner, asked = retriever._dense._index, list[int]()
+
+    class Counted:
+        d, ntotal = inner.d, inner.ntotal
+
+        def search(self, vectors: Any, k: int) -> Any:
+            asked.append(k)
+            return inner.search(vectors, k)
+
+    retriever._dense._index = Counted()
     sizes = {len(hits) for hits in found(retriever, 300)}
     assert 0 < max(sizes) < 300
+    assert asked == [301]
 
 
 def test_an_iterator_is_built_from_its_own_lines(tmp_path: Path) -> None:
