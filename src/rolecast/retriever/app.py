@@ -104,7 +104,7 @@ def _open_index(settings: RetrieverSettings) -> LocalRetriever:
     folder = local_artifact(settings.index, copy)
     if not committed(folder):
         raise InputError(f"{folder} is no committed index; make one with `rolecast index build`, or name a run's index folder")
-    retriever = LocalRetriever.open(folder, settings.kind, settings.encoder, settings.held)
+    retriever = LocalRetriever.open(folder, settings.kind, settings.encoder, settings.held, settings.searched_by)
     if settings.topk > len(retriever.passages):
         raise InputError(f"--topk {settings.topk} is larger than the corpus ({len(retriever.passages)} passages); lower it")
     log.info("index %s: %d passages, %s", settings.index, len(retriever.passages), retriever.kind)

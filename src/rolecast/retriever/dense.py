@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Rows = npt.NDArray[np.int64]
 Held = Literal["memory", "disk"]
+Searcher = Literal["auto", "faiss", "torch"]
 
 
 class Searched(Protocol):
@@ -47,17 +48,24 @@ class Dense:
             np.save(rows_file(path), rows)
 
     @classmethod
-    def load(cls, path: Path, encoder: Encoder, passages: int, held: Held = "memory") -> Dense:
-        """`held` on disk: pages of the file come into memory as searches touch them, and go again. `ArtifactError` if what lies there is no
+    def load(cls, path: Path, encoder: Encoder, passages: int, held: Held = "memory", searcher: Searcher = "faiss") -> Dense:
+        """`searcher`: auto takes torch where the index is flat and a GPU is there. `held` on disk: pages of the file come into memory as searches touch them, and go again. `ArtifactError` if what lies there is no
         index of that many passages.
         """
-        index = read_index(path, held)
+        index: Any = read_index(path, "disk")
+        by_torch = searcher == "torch" or (searcher == "auto" and is_flat(index) and _gpus())
+        if held == "memory" and not by_torch:
+            index = read_index(path)
         beside = rows_file(path)
         rows = np.load(beside, mmap_mode="r" if held == "disk" else None) if beside.exists() else None
         vectors = index.ntotal if rows is None else len(np.unique(rows))
         if vectors != passages or (rows is not None and len(rows) != index.ntotal):
             raise ArtifactError(f"{path} has vectors of {vectors} passages and its corpus has {passages}; build the index again")
-        return cls(index, encoder, rows, is_flat(index))
+        if not by_torch:
+            return cls(index, encoder, rows, is_flat(index))
+        from rolecast.retriever.exact import on_gpus
+
+        return cls(on_gpus(vectors_of(index, path)), encoder, rows)
 
     def check(self) -> None:
         """Encodes a query, which loads the encoder. `InputError` if its vectors are not as wide as those of the index."""
@@ -114,3 +122,18 @@ def read_index(path: Path, held: Held = "memory") -> Any:
 
 def is_flat(index: Any) -> bool:
     return isinstance(index, (faiss.IndexFlat, faiss.IndexScalarQuantizer))
+
+
+def vectors_of(index: Any, path: Path) -> npt.NDArray[Any]:
+    """The vectors (n, d) of a flat index, float32 or float16, where they lie: they go with it. `InputError` for one that is not flat."""
+    half = isinstance(index, faiss.IndexScalarQuantizer) and index.sq.qtype == faiss.ScalarQuantizer.QT_fp16
+    if not half and not isinstance(index, faiss.IndexFlat):
+        raise InputError(f"{path} is not flat, and torch searches flat ones; build it with --structure flat, or give --searched-by faiss")
+    codes = faiss.rev_swig_ptr(index.codes.data(), index.codes.size())
+    return codes.view(np.float16 if half else np.float32).reshape(index.ntotal, index.d)
+
+
+def _gpus() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

@@ -34,7 +34,7 @@ from rolecast.types import Passage
 
 if TYPE_CHECKING:
     from rolecast.retriever.bm25 import BM25
-    from rolecast.retriever.dense import Dense, Held
+    from rolecast.retriever.dense import Dense, Held, Searcher
     from rolecast.retriever.encoder import Encoder
 
 Kind = Literal["bm25", "dense", "hybrid"]
@@ -138,10 +138,12 @@ class LocalRetriever:
         self._bm25, self._dense, self._encoder = bm25, dense, encoder or (lambda: _encoder("minilm"))
 
     @classmethod
-    def open(cls, path: Path, kind: Kind | None = None, encoder: str | None = None, held: Held = "memory") -> LocalRetriever:
+    def open(
+        cls, path: Path, kind: Kind | None = None, encoder: str | None = None, held: Held = "memory", searcher: Searcher = "faiss"
+    ) -> LocalRetriever:
         """`kind` defaults to what the index was built as, `encoder` to where that was when it was built. What is opened can be searched:
         an encoder that is missing or another one is refused here, and is loaded once this returns. `held`: where passages and vectors
-        stay; what does not fit into memory is refused before it is read.
+        stay; what does not fit into memory is refused before it is read. `searcher`: of vectors, as `Dense.load` has it.
         """
         if committed(path):
             needs_memory(path, held)
@@ -156,7 +158,7 @@ class LocalRetriever:
             bm25 = _bm25().load(path / "bm25", len(passages), Analysis(**built["analysis"]) if "analysis" in built else PLAIN)
         name = encoder or manifest.get("provenance", {}).get("encoder") or built["encoder"]
         if kind != "bm25":
-            dense = _dense().load(path / "dense.faiss", _same_encoder(path, built, name), len(passages), held)
+            dense = _dense().load(path / "dense.faiss", _same_encoder(path, built, name), len(passages), held, searcher)
             dense.check()
         return cls(passages, kind, bm25, dense, digest_of((path / MANIFEST).read_bytes()), lambda: _same_encoder(path, built, name))
 

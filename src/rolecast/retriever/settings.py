@@ -18,6 +18,9 @@ class RetrieverSettings(ServiceSettings):
     held: Literal["memory", "disk"] = Field(
         "memory", description="Where passages and vectors stay: disk for an index that is larger than memory."
     )
+    searched_by: Literal["auto", "faiss", "torch"] = Field(
+        "auto", description="Who compares vectors: torch on all GPUs, faiss on the CPU, or torch for a flat index where a GPU is there."
+    )
     topk: int = Field(3, ge=1, description="Passages per query for requests that do not say.")
     max_text_characters: int = Field(2**15, ge=1, description="Longer queries and texts are refused.")
     max_results: int = Field(2**15, ge=1, description="Passages of one request, queries × k; more are refused.")

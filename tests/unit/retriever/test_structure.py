@@ -20,8 +20,8 @@ from rolecast import room
 from rolecast.cli import data
 from rolecast.data.records import write_corpus
 from rolecast.errors import InputError
+from rolecast.retriever import dense, exact, vectors
 from rolecast.retriever import encoder as module
-from rolecast.retriever import vectors
 from rolecast.retriever.building import write_index
 from rolecast.retriever.footprint import OBJECT
 from rolecast.retriever.index import LocalRetriever, build_index
@@ -271,3 +271,26 @@ def test_the_command_builds_what_it_is_told(tmp_path: Path) -> None:
     assert written == {"form": "ivf_flat", "stored": "float16", "nlist": 4, "nprobe": 2}
     refused = CliRunner().invoke(data.index_app, [*command, "--out", str(tmp_path / "words"), "--kind", "bm25", "--structure", "hnsw"])
     assert "a bm25 index has no vectors to be laid out" in str(refused.exception)
+
+
+@pytest.mark.parametrize("stored", ["float32", "float16"])
+def test_a_flat_index_is_searched_by_torch_as_by_faiss(tmp_path: Path, stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = build(tmp_path / "index", stored=stored)
+    by_faiss = LocalRetriever.open(index)
+    gpus = exact.on_gpus
+    monkeypatch.setattr(exact, "on_gpus", lambda vectors: gpus(vectors, ["cpu", "cpu"]))
+    by_torch = LocalRetriever.open(index, searcher="torch")
+    assert found(by_torch) == found(by_faiss)
+    for searcher, here, kind in (("auto", True, exact.Sharded), ("auto", False, faiss.Index), ("faiss", True, faiss.Index)):
+        monkeypatch.setattr(dense, "_gpus", lambda here=here: here)
+        opened = LocalRetriever.open(index, searcher=searcher)._dense  # type: ignore[arg-type]
+        assert opened is not None
+        assert isinstance(opened._index, kind)
+
+
+def test_torch_searches_no_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = build(tmp_path / "index", form="hnsw")
+    monkeypatch.setattr(dense, "_gpus", lambda: True)
+    assert isinstance(LocalRetriever.open(index, searcher="auto")._dense._index, faiss.IndexHNSW)  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="is not flat, and torch searches flat ones"):
+        LocalRetriever.open(index, searcher="torch")
