@@ -136,23 +136,25 @@ def main() -> None:
     print(f"{', '.join(names)}, torch {torch.__version__}: a copy moves {speed / 1e9:,.0f} GB/s")
     for shape in options.shapes.split(","):
         rows, width = map(int, shape.split("x"))
-        shares = np.diff(np.linspace(0, rows, len(devices) + 1).round().astype(int))
-        shards = [drawn(int(share), width, device, n) for n, (share, device) in enumerate(zip(shares, devices, strict=True))]
-        index, queries = sharded(shards), queries_of(shards, options.batch)
-        floor = max(int(share) for share in shares) * width * 2 / speed
-        asked = queries.numpy()
-        lines = [f"{rows:,} × {width}, batch {options.batch}, k = {options.k}: floor {1000 * floor:.2f} ms"]
-        if len(shards) == 1:
-            there = queries.to(devices[0])
-            with torch.inference_mode():
-                taken = seconds_of(lambda there=there: shards[0].nearest(there, options.k), devices, options.seconds)  # type: ignore[misc]
-            lines.append(f"on the device {1000 * taken:.2f} ms, {floor / taken:.0%} of the floor")
-        taken = seconds_of(lambda asked=asked: index.search(asked, options.k), devices, options.seconds)  # type: ignore[misc]
-        lines.append(f"from the host {1000 * taken:.2f} ms, {floor / taken:.0%} of the floor, {options.batch / taken:,.0f} queries/s")
-        lines.append(f"recall@{options.k} {recall(index, shards, queries[: options.checked], options.k):.4f} of {options.checked} queries")
-        lines.append(faiss_gpu(shards, queries, options.k, options.seconds))
-        print("\n    ".join(lines), flush=True)
-        del index, shards
+        print("\n    ".join(measured(rows, width, devices, speed, options)), flush=True)
+
+
+def measured(rows: int, width: int, devices: Sequence[torch.device], speed: float, options: argparse.Namespace) -> list[str]:
+    shares = np.diff(np.linspace(0, rows, len(devices) + 1).round().astype(int))
+    shards = [drawn(int(share), width, device, n) for n, (share, device) in enumerate(zip(shares, devices, strict=True))]
+    index, queries = sharded(shards), queries_of(shards, options.batch)
+    floor, asked = int(max(shares)) * width * 2 / speed, queries.numpy()
+    lines = [f"{rows:,} × {width}, batch {options.batch}, k = {options.k}: floor {1000 * floor:.2f} ms"]
+    if len(shards) == 1:
+        there = queries.to(devices[0])
+        with torch.inference_mode():
+            taken = seconds_of(lambda: shards[0].nearest(there, options.k), devices, options.seconds)
+        lines.append(f"on the device {1000 * taken:.2f} ms, {floor / taken:.0%} of the floor")
+    taken = seconds_of(lambda: index.search(asked, options.k), devices, options.seconds)
+    lines.append(f"from the host {1000 * taken:.2f} ms, {floor / taken:.0%} of the floor, {options.batch / taken:,.0f} queries/s")
+    lines.append(f"recall@{options.k} {recall(index, shards, queries[: options.checked], options.k):.4f} of {options.checked} queries")
+    lines.append(faiss_gpu(shards, queries, options.k, options.seconds))
+    return lines
 
 
 if __name__ == "__main__":
