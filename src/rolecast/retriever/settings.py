@@ -11,6 +11,10 @@ from rolecast.service.settings import ServiceSettings
 
 class RetrieverSettings(ServiceSettings):
     index: str = Field(description="A folder or s3://bucket/prefix/key of a committed index.")
+    swaps_from: str = Field(
+        "",
+        description="Folder or s3://bucket/prefix of the indexes that POST /v1/index may put in the place of the one served; none by default.",
+    )
     kind: Literal["bm25", "dense", "hybrid"] | None = Field(
         None, description="Which of the index's rankers; by default what it was built as."
     )
