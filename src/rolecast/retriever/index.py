@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rolecast.retriever.bm25 import BM25
     from rolecast.retriever.dense import Dense, Held, Searcher
     from rolecast.retriever.encoder import Encoder
+    from rolecast.retriever.reranking import Reranker
 
 Kind = Literal["bm25", "dense", "hybrid"]
 KIND = "index"
@@ -129,10 +130,11 @@ class LocalRetriever:
 
     def __init__(
         self, passages: Sequence[Passage], kind: Kind, bm25: BM25 | None, dense: Dense | None, digest: str = "",
-        encoder: Callable[[], Encoder] | None = None,
+        encoder: Callable[[], Encoder] | None = None, reranker: Reranker | None = None,
     ) -> None:  # fmt: skip
         self.passages = passages
         self.kind = kind
+        self.reranker = reranker
         self._digest = digest
         self._row_of = passages.row_of if isinstance(passages, PassagesOnDisk) else {p.id: row for row, p in enumerate(passages)}.get
         self._bm25, self._dense, self._encoder = bm25, dense, encoder or (lambda: _encoder("minilm"))
@@ -168,7 +170,12 @@ class LocalRetriever:
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         if k < 1:
             raise InputError(f"k = {k}; ask for at least one passage")
-        return [[self._passage(row, score) for row, score in ranking] for ranking in self._rank(queries, min(k, len(self.passages)))]
+        deep = k if self.reranker is None else max(k, self.reranker.depth)
+        ranked = self._rank(queries, min(deep, len(self.passages)))
+        found = [[self._passage(row, score) for row, score in ranking] for ranking in ranked]
+        if self.reranker is None:
+            return found
+        return [self.reranker(query, passages, k) for query, passages in zip(queries, found, strict=True)]
 
     def _rank(self, queries: Sequence[str], k: int) -> list[list[tuple[int, float]]]:
         if self._dense is None:

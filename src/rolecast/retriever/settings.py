@@ -25,6 +25,11 @@ class RetrieverSettings(ServiceSettings):
     searched_by: Literal["auto", "faiss", "torch"] = Field(
         "auto", description="Who compares vectors: torch on all GPUs, faiss on the CPU, or torch for a flat index where a GPU is there."
     )
+    reranker: str = Field("", description="Directory of a model that reads what was found again; none by default.")
+    reranker_form: Literal["cross_encoder", "yes_no"] = Field(
+        "cross_encoder", description="How it is asked: a cross-encoder of sentence-transformers, or a language model that says yes or no."
+    )
+    rerank_depth: int = Field(50, ge=1, description="Passages of a query that it reads.")
     topk: int = Field(3, ge=1, description="Passages per query for requests that do not say.")
     max_text_characters: int = Field(2**15, ge=1, description="Longer queries and texts are refused.")
     max_results: int = Field(2**15, ge=1, description="Passages of one request, queries × k; more are refused.")

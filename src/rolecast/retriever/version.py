@@ -20,6 +20,7 @@ from rolecast.loops import LoopThread
 from rolecast.retriever.batching import Batcher
 from rolecast.retriever.footprint import needs_memory
 from rolecast.retriever.index import LocalRetriever
+from rolecast.retriever.reranking import open_reranker
 from rolecast.retriever.settings import RetrieverSettings
 from rolecast.store.artifact import committed
 from rolecast.store.uri import S3, local_artifact
@@ -103,6 +104,8 @@ def _open_index(settings: RetrieverSettings, place: str, beside: str) -> LocalRe
     if beside:
         needs_memory(folder, settings.held, beside)
     retriever = LocalRetriever.open(folder, settings.kind, settings.encoder, settings.held, settings.searched_by)
+    if settings.reranker:
+        retriever.reranker = open_reranker(settings.reranker, settings.reranker_form, settings.rerank_depth)
     if settings.topk > len(retriever.passages):
         raise InputError(f"--topk {settings.topk} is larger than the corpus ({len(retriever.passages)} passages); lower it")
     log.info("index %s: %d passages, %s", place, len(retriever.passages), retriever.kind)
