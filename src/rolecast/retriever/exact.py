@@ -83,7 +83,8 @@ class Exact:
         """By how much a score of the first pass can be off: the query's own rounding (Cauchy-Schwarz), and that of a sum of `d` products in
         float32, of which tensor cores cut bits instead of rounding them."""
         rounded = (queries - queries.half().float()).double().norm(dim=1)
-        return (rounded + self.d * 2.0**-22 * queries.double().norm(dim=1)) * self._longest
+        bound: Tensor = (rounded + self.d * 2.0**-22 * queries.double().norm(dim=1)) * self._longest
+        return bound
 
     def _settle(self, queries: Tensor, best: Tensor, bound: Tensor, k: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
         """Scores and rows of the k best among the rows of the `width` best chunks, and for which queries nothing else can be among them."""
@@ -100,7 +101,7 @@ class Exact:
     def _rescored(self, queries: Tensor, candidates: Tensor, k: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
         """In float32 first, and the best of those in float64: scores and rows of the k best, ties by row, and what no other can exceed."""
         scores = torch.cat(
-            [torch.bmm(self._rows[part].float(), queries[:, :, None])[:, :, 0] for part in candidates.split(COPIED, dim=1)], dim=1
+            [torch.bmm(self._rows[part].float(), queries[:, :, None])[:, :, 0] for part in torch.split(candidates, COPIED, dim=1)], dim=1
         )
         scores.masked_fill_(candidates >= self.ntotal, -torch.inf)
         wide = min(width + CHUNK, scores.shape[1])
@@ -119,7 +120,8 @@ class Exact:
 def _products(queries: Tensor, rows: Tensor) -> Tensor:
     """float32 sums of float16 products."""
     if rows.is_cuda:
-        return torch.mm(queries, rows.T, out_dtype=torch.float32)
+        sums: Tensor = torch.mm(queries, rows.T, out_dtype=torch.float32)
+        return sums
     return queries.float() @ rows.float().T
 
 
