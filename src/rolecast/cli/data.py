@@ -182,6 +182,18 @@ def build(
     long: Annotated[
         Literal["cut", "split"], typer.Option(help="A passage that outgrows the encoder's window: cut, or encoded in pieces.")
     ] = "cut",
+    structure: Annotated[
+        Literal["flat", "hnsw", "ivf_flat", "ivf_pq"], typer.Option(help="Of vectors: flat compares all, the others miss some neighbours.")
+    ] = "flat",
+    stored: Annotated[
+        Literal["float32", "float16"] | None, typer.Option(help="Numbers of a vector: float32, or float16, half the size.")
+    ] = None,
+    m: Annotated[int | None, typer.Option(help="Neighbours of a vector in an hnsw graph, 32.")] = None,
+    ef_construction: Annotated[int | None, typer.Option(help="Candidates while an hnsw graph is built, 80.")] = None,
+    ef_search: Annotated[int | None, typer.Option(help="Candidates of a search in an hnsw graph, 128.")] = None,
+    nlist: Annotated[int | None, typer.Option(help="Lists of ivf_flat and ivf_pq; by default 4 √vectors.")] = None,
+    nprobe: Annotated[int | None, typer.Option(help="Lists that a search looks into, 32.")] = None,
+    code_bytes: Annotated[int | None, typer.Option(help="Bytes of a vector of ivf_pq; by default one for eight numbers.")] = None,
     words: Annotated[
         Literal["plain", "unicode"], typer.Option(help="Words in one spelling, of any script; or plain, lower-cased as they are spelt.")
     ] = "unicode",
@@ -191,13 +203,37 @@ def build(
 ) -> None:
     """Build an index over a corpus."""
     from rolecast.retriever.analysis import analysis_of
+    from rolecast.retriever.structure import Structure, structure_of
     from rolecast.stages.shared_index import build as build_at
 
     analysis = analysis_of(words, stemmer, k1, b)
-    count, built = build_at(
-        str(corpus), out, kind, encoder, analysis, prefixes=_prefixes(query_prefix, passage_prefix), long=long, shown=_progress()
-    )
+    given = {"stored": stored, "m": m, "ef_construction": ef_construction, "ef_search": ef_search}
+    laid = structure_of(structure, **given, nlist=nlist, nprobe=nprobe, code_bytes=code_bytes)
+    if kind == "bm25" and laid != Structure():
+        raise InputError("a bm25 index has no vectors to be laid out; build it with --kind dense or hybrid, or leave that out")
+    prefixes = _prefixes(query_prefix, passage_prefix)
+    count, built = build_at(str(corpus), out, kind, encoder, analysis, prefixes=prefixes, long=long, structure=laid, shown=_progress())
     print(f"{out}: {kind} index of {count} passages{f', {built}' if built.vectors else ''}")
+
+
+@index_app.command("import")
+def import_(
+    source: Annotated[Path, path_argument("search_r1: e5_Flat.index, or a folder of its parts; pyserini: the folder of index and docid.")],
+    layout: Annotated[Literal["search_r1", "pyserini"], typer.Option(help="Who built it.")],
+    corpus: Annotated[Path, path_option("The corpus it was built of, in JSON lines; .gz is read too.")],
+    encoder: Annotated[str, typer.Option(help="What it was built with: a sentence-transformers directory, or minilm.")],
+    out: Annotated[str, typer.Option(metavar="PLACE", help="Where nothing is yet: a folder, or s3://bucket/prefix/NAME.")],
+    query_prefix: Annotated[str | None, typer.Option(help="Before a query that is encoded; by default what the encoder names.")] = None,
+    passage_prefix: Annotated[
+        str | None, typer.Option(help="Before a passage that was encoded; by default what the encoder names.")
+    ] = None,
+) -> None:
+    """Take in a FAISS index that others built, held against its corpus."""
+    from rolecast.stages.shared_index import take_in
+
+    found = take_in(layout, source, corpus, out, encoder, _prefixes(query_prefix, passage_prefix))
+    checked = f"{found.checked} of them encoded again" if found.checked else f"none encoded again: the encoder {encoder} is not here"
+    print(f"{out}: {found.passages} passages × {found.width}, {checked}")
 
 
 @index_app.command("eval")

@@ -364,22 +364,38 @@ def passage_row(passage: Passage) -> dict[str, Any]:
 
 
 def write_questions(path: Path, questions: Iterable[Question]) -> None:
-    _write(path, ((question.id, question_row(question)) for question in questions), "questions")
+    lines: dict[str, int] = {}
+
+    def rows() -> Iterator[Mapping[str, Any]]:
+        for number, question in enumerate(questions, 1):
+            row = question_row(question)
+            _once(lines, question.id, number)
+            yield row
+
+    _write(path, rows(), "questions")
 
 
 def write_corpus(path: Path, passages: Iterable[Passage]) -> None:
-    _write(path, ((passage.id, passage_row(passage)) for passage in passages), "passages")
+    """Holds some 25 bytes of a passage, not the passage."""
+    seen = SeenPassages()
+
+    def rows() -> Iterator[Mapping[str, Any]]:
+        for passage in passages:
+            row = passage_row(passage)
+            if not seen.add(passage):
+                raise RowError(f"id {passage.id!r} is there already; give every row its own")
+            yield row
+
+    _write(path, rows(), "passages")
 
 
-def _write(path: Path, rows: Iterable[tuple[str, Mapping[str, Any]]], what: str) -> None:
+def _write(path: Path, rows: Iterable[Mapping[str, Any]], what: str) -> None:
     """Writes nothing that the reader of the same file would refuse."""
-    lines: dict[str, int] = {}
     with JsonlWriter(path) as out:
         try:
-            for number, (id, row) in enumerate(rows, 1):
-                _once(lines, id, number)
+            for row in rows:
                 out.write(row)
         except RowError as error:
             raise fault(f"{path}, line {out.rows + 1}", str(error)) from None
-    if not lines:
+    if not out.rows:
         raise fault(path, f"no {what} to write; an empty file would be refused later")

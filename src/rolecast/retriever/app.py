@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import logging
-import os
-import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
@@ -16,16 +13,12 @@ from prometheus_client import Counter, Histogram
 from starlette.middleware import Middleware
 
 from rolecast.errors import InputError
-from rolecast.loops import LoopThread
-from rolecast.retriever.batching import Batcher
-from rolecast.retriever.index import LocalRetriever
 from rolecast.retriever.lane import Lane
 from rolecast.retriever.settings import RetrieverSettings
+from rolecast.retriever.version import Version, within
 from rolecast.service.app import make_app
-from rolecast.service.errors import Shape, openai, ours
+from rolecast.service.errors import BadRequest, Shape, openai, ours
 from rolecast.service.state import Service
-from rolecast.store.artifact import committed
-from rolecast.store.uri import local_artifact
 from rolecast.types import Passage
 from rolecast.wire.retriever import (
     EmbeddingsRequest,
@@ -33,6 +26,7 @@ from rolecast.wire.retriever import (
     IndexReply,
     RetrieveRequest,
     SearchRequest,
+    SwapRequest,
     contents,
     document,
     embeddings_reply,
@@ -40,7 +34,6 @@ from rolecast.wire.retriever import (
 )
 
 log = logging.getLogger(__name__)
-PENDING = 16_384  # queries that may wait; clients try again
 
 
 def make_retriever(settings: RetrieverSettings) -> tuple[FastAPI, Service]:
@@ -55,29 +48,47 @@ def make_retriever(settings: RetrieverSettings) -> tuple[FastAPI, Service]:
 class _Serving:
     """What is there once the index is loaded."""
 
-    retriever: LocalRetriever
-    batcher: Batcher
-
     def __init__(self, settings: RetrieverSettings, service: Service) -> None:
-        self.settings = settings
-        self.worker = LoopThread("index")
+        self.settings, self.service = settings, service
         self.queries = Counter("rolecast_retriever_queries", "Queries taken.", registry=service.registry)
         sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
         self.batches = Histogram("rolecast_retriever_batch_queries", "Queries of one search.", buckets=sizes, registry=service.registry)
+        self.swaps = Counter("rolecast_retriever_swaps", "Indexes that took the place of another.", registry=service.registry)
+        self.swapping = False
 
     @asynccontextmanager
     async def live(self) -> AsyncIterator[None]:
-        self.retriever = await self.worker.call(lambda: _open_index(self.settings))
-        s = self.settings
-        await self.worker.run(self.retriever.search(["ready"], s.topk))  # what a first search makes is made before anybody waits for it
-        self.batcher = Batcher(
-            lambda queries, k: self.worker.run(self.retriever.search(queries, k)),
-            most=s.max_batch, wait=s.batch_milliseconds / 1000, pending=PENDING, observe=self.batches.observe,
-        )  # fmt: skip
-        self.batcher.start()
+        self.version = await self._opened(self.settings.index)
+        self._tell()
         yield
-        await self.batcher.stop()
-        self.worker.stop()
+        await self.version.close()
+
+    async def swap(self, place: str) -> Version:
+        """Opens another index beside the one that is served, and serves it once it is warm: requests that came before are answered by the
+        one before, which is closed after the last of them. `InputError` if it cannot be served, or there is no room for both.
+        """
+        if not within(place, self.settings.swaps_from):
+            allowed = f"those under {self.settings.swaps_from}" if self.settings.swaps_from else "none; start it with --swaps-from"
+            raise InputError(f"{place} is not served here: POST /v1/index takes {allowed}")
+        if self.swapping:
+            raise BadRequest("another index is being opened; ask again when it is served")
+        self.swapping = True
+        try:
+            new = await self._opened(place, " beside the index that is served")
+        finally:
+            self.swapping = False
+        old, self.version = self.version, new
+        self._tell()
+        self.swaps.inc()
+        log.info("index %s (%s) took the place of %s", place, new.digest, old.digest)
+        await old.close()
+        return new
+
+    async def _opened(self, place: str, beside: str = "") -> Version:
+        return await Version.opened(self.settings, place, self.batches.observe, beside)
+
+    def _tell(self) -> None:
+        self.service.told = {"index": self.version.digest}
 
     async def search(self, queries: Sequence[str], topk: int | None) -> list[list[Passage]]:
         k, most = topk or self.settings.topk, self.settings.max_results
@@ -85,7 +96,7 @@ class _Serving:
             raise InputError(f"{len(queries)} queries × k = {k} are more than {most} passages at once; send fewer queries or lower k")
         self.check(queries)
         self.queries.inc(len(queries))
-        return await self.batcher.search(queries, k)
+        return await self.version.search(queries, k)
 
     def check(self, texts: Sequence[str]) -> None:
         """Before anything is tokenised: a long text would hold the index's thread."""
@@ -98,24 +109,15 @@ def shape_of(path: str) -> Shape:
     return openai if path == "/v1/embeddings" else ours
 
 
-def _open_index(settings: RetrieverSettings) -> LocalRetriever:
-    work = Path(os.environ.get("ROLECAST_WORKDIR") or tempfile.gettempdir())
-    copy = work / f"rolecast-index-{hashlib.sha256(settings.index.encode()).hexdigest()[:8]}"  # a machine may serve several
-    folder = local_artifact(settings.index, copy)
-    if not committed(folder):
-        raise InputError(f"{folder} is no committed index; make one with `rolecast index build`, or name a run's index folder")
-    retriever = LocalRetriever.open(folder, settings.kind, settings.encoder)
-    if settings.topk > len(retriever.passages):
-        raise InputError(f"--topk {settings.topk} is larger than the corpus ({len(retriever.passages)} passages); lower it")
-    log.info("index %s: %d passages, %s", settings.index, len(retriever.passages), retriever.kind)
-    return retriever
-
-
 def _add_routes(app: FastAPI, serving: _Serving) -> None:
     @app.get("/v1/index")
     async def about() -> IndexReply:
-        info = await serving.retriever.info()
-        return IndexReply(kind=info.kind, digest=info.digest)
+        return IndexReply(kind=serving.version.retriever.kind, digest=serving.version.digest)
+
+    @app.post("/v1/index")
+    async def swap(request: SwapRequest) -> IndexReply:
+        new = await asyncio.shield(asyncio.ensure_future(serving.swap(request.index)))  # a caller that leaves ends nothing
+        return IndexReply(kind=new.retriever.kind, digest=new.digest)
 
     @app.post("/retrieve")
     async def retrieve(request: RetrieveRequest) -> JSONResponse:
@@ -129,10 +131,12 @@ def _add_routes(app: FastAPI, serving: _Serving) -> None:
 
     @app.post("/fetch")
     async def fetch(request: FetchRequest) -> JSONResponse:
-        return JSONResponse({"result": [document(passage) for passage in await serving.retriever.fetch(request.ids)]})
+        return JSONResponse(
+            {"result": [document(passage) for passage in await serving.version.using(serving.version.retriever.fetch(request.ids))]}
+        )
 
     @app.post("/v1/embeddings")
     async def embeddings(request: EmbeddingsRequest) -> JSONResponse:
         texts = [request.input] if isinstance(request.input, str) else request.input
         serving.check(texts)
-        return JSONResponse(embeddings_reply(await serving.worker.run(serving.retriever.embed(texts)), request))
+        return JSONResponse(embeddings_reply(await serving.version.embed(texts), request))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -23,55 +23,71 @@ from rolecast.ports import IndexInfo
 from rolecast.retriever.analysis import PLAIN, Analysis
 from rolecast.retriever.embeddings import Embeddings
 from rolecast.retriever.encoder import PACKAGED, Identity, Prefixes
+from rolecast.retriever.footprint import needs_memory
 from rolecast.retriever.hybrid import reciprocal_rank
+from rolecast.retriever.passages import PassagesOnDisk, Texts
+from rolecast.retriever.structure import Structure
 from rolecast.retriever.vectors import Shown, encoded
 from rolecast.retriever.windows import Built, Long, fitted
-from rolecast.store.artifact import MANIFEST, digest_of, verify, writing
+from rolecast.store.artifact import MANIFEST, committed, digest_of, verify, writing
 from rolecast.types import Passage
 
 if TYPE_CHECKING:
     from rolecast.retriever.bm25 import BM25
-    from rolecast.retriever.dense import Dense
+    from rolecast.retriever.dense import Dense, Held, Searcher
     from rolecast.retriever.encoder import Encoder
+    from rolecast.retriever.reranking import Reranker
 
 Kind = Literal["bm25", "dense", "hybrid"]
 KIND = "index"
+FLAT = Structure()
 
 
 def build_index(
-    passages: Sequence[Passage], path: Path, kind: Kind, encoder: str = "minilm", analysis: Analysis = PLAIN,
-    *, prefixes: Prefixes | None = None, long: Long = "cut", shown: Shown = lambda done, total: None,
+    passages: Iterable[Passage], path: Path, kind: Kind, encoder: str = "minilm", analysis: Analysis = PLAIN,
+    *, prefixes: Prefixes | None = None, long: Long = "cut", structure: Structure = FLAT, shown: Shown = lambda done, total: None,
 ) -> Built:  # fmt: skip
     """Writes the artifact `path`. `hybrid` holds both rankers, so it can also be opened as either.
 
+    `passages`: an iterator is never in memory as a whole: its passages are read back from the artifact. BM25 takes all words at once.
     `prefixes`: by default the encoder's own. `long`: a text that outgrows the encoder's window is cut there, or split into pieces.
     `shown`: is told how many texts are encoded. A build that was killed goes on after what it had encoded (`.NAME.vectors` beside `path`).
     """
-    if not passages:
+    if isinstance(passages, Sequence) and not passages:
         raise InputError("the corpus is empty; an index needs at least one passage")
-    texts = [_indexed(passage) for passage in passages]
     lies = Path(encoder).resolve() if Path(encoder).is_dir() else None
     about: dict[str, Any] = {"kind": kind, "encoder": lies.name if lies else encoder}
     place = str(lies or encoder) if lies or kind != "bm25" else None  # from wherever the index is opened on this machine
-    made: dict[str, Any] = {"kind": kind, "encoder": place, "passages": len(passages)}
+    made: dict[str, Any] = {"kind": kind, "encoder": place}
     built, kept = Built(), path.with_name(f".{path.name}.vectors")
     with writing(path, KIND, made) as partial:
         write_corpus(partial / "corpus.jsonl", passages)
+        held = passages if isinstance(passages, Sequence) else PassagesOnDisk(partial / "corpus.jsonl")
+        texts, titles = Texts(held, _indexed), Texts(held, lambda passage: passage.title)
+        made["passages"] = len(held)
         if kind != "dense":
-            _bm25().build(texts, analysis, [passage.title for passage in passages]).save(partial / "bm25")
+            _bm25().build(list(texts), analysis, list(titles)).save(partial / "bm25")
             if analysis != PLAIN:  # an index of plain words is the same artifact as ever
                 about["analysis"] = analysis.model_dump()
         if kind != "bm25":
             dense, model = _dense(), _encoder(encoder, prefixes)
-            pieces, rows, built = fitted(texts, [passage.title for passage in passages], model, long)
-            dense.build(encoded(pieces, model, kept, shown), model, rows).save(partial / "dense.faiss")
+            pieces, rows, built = fitted(texts, titles, model, long)
+            given = iter([shown])  # vectors that are read a second time were made before
+            parts = lambda: encoded(pieces, model, kept, next(given, _silent), structure.stored)  # noqa: E731
+            dense.write(parts, len(pieces), partial / "dense.faiss", structure, rows, kept)
             about |= {"prefixes": model.prefixes.model_dump(), "identity": model.identity().record(), "long": long}
+            if structure != FLAT:
+                about["structure"] = structure.record()
             made |= asdict(built)
         elif lies or prefixes is not None:
             about["prefixes"] = _encoder(encoder, prefixes).prefixes.model_dump()
         (partial / "index.json").write_text(json.dumps(about))
     shutil.rmtree(kept, ignore_errors=True)
     return built
+
+
+def _silent(done: int, total: int) -> None:
+    pass
 
 
 def _indexed(passage: Passage) -> str:
@@ -114,31 +130,37 @@ class LocalRetriever:
 
     def __init__(
         self, passages: Sequence[Passage], kind: Kind, bm25: BM25 | None, dense: Dense | None, digest: str = "",
-        encoder: Callable[[], Encoder] | None = None,
+        encoder: Callable[[], Encoder] | None = None, reranker: Reranker | None = None,
     ) -> None:  # fmt: skip
         self.passages = passages
         self.kind = kind
+        self.reranker = reranker
         self._digest = digest
-        self._by_id = {passage.id: passage for passage in passages}
+        self._row_of = passages.row_of if isinstance(passages, PassagesOnDisk) else {p.id: row for row, p in enumerate(passages)}.get
         self._bm25, self._dense, self._encoder = bm25, dense, encoder or (lambda: _encoder("minilm"))
 
     @classmethod
-    def open(cls, path: Path, kind: Kind | None = None, encoder: str | None = None) -> LocalRetriever:
+    def open(
+        cls, path: Path, kind: Kind | None = None, encoder: str | None = None, held: Held = "memory", searcher: Searcher = "faiss"
+    ) -> LocalRetriever:
         """`kind` defaults to what the index was built as, `encoder` to where that was when it was built. What is opened can be searched:
-        an encoder that is missing or another one is refused here, and is loaded once this returns.
+        an encoder that is missing or another one is refused here, and is loaded once this returns. `held`: where passages and vectors
+        stay; what does not fit into memory is refused before it is read. `searcher`: of vectors, as `Dense.load` has it.
         """
+        if committed(path):
+            needs_memory(path, held)
         manifest = verify(path, KIND)
         built = json.loads((path / "index.json").read_text())
         kind = kind or built["kind"]
         if built["kind"] not in (kind, "hybrid"):
             raise InputError(f"{path} is a {built['kind']} index and cannot serve {kind}; build it with --kind {kind} or hybrid")
-        passages = read_corpus(path / "corpus.jsonl")
+        passages = PassagesOnDisk(path / "corpus.jsonl") if held == "disk" else read_corpus(path / "corpus.jsonl")
         bm25 = dense = None
         if kind != "dense":
             bm25 = _bm25().load(path / "bm25", len(passages), Analysis(**built["analysis"]) if "analysis" in built else PLAIN)
         name = encoder or manifest.get("provenance", {}).get("encoder") or built["encoder"]
         if kind != "bm25":
-            dense = _dense().load(path / "dense.faiss", _same_encoder(path, built, name), len(passages))
+            dense = _dense().load(path / "dense.faiss", _same_encoder(path, built, name), len(passages), held, searcher)
             dense.check()
         return cls(passages, kind, bm25, dense, digest_of((path / MANIFEST).read_bytes()), lambda: _same_encoder(path, built, name))
 
@@ -148,7 +170,12 @@ class LocalRetriever:
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         if k < 1:
             raise InputError(f"k = {k}; ask for at least one passage")
-        return [[self._passage(row, score) for row, score in ranking] for ranking in self._rank(queries, min(k, len(self.passages)))]
+        deep = k if self.reranker is None else max(k, self.reranker.depth)
+        ranked = self._rank(queries, min(deep, len(self.passages)))
+        found = [[self._passage(row, score) for row, score in ranking] for ranking in ranked]
+        if self.reranker is None:
+            return found
+        return [self.reranker(query, passages, k) for query, passages in zip(queries, found, strict=True)]
 
     def _rank(self, queries: Sequence[str], k: int) -> list[list[tuple[int, float]]]:
         if self._dense is None:
@@ -168,10 +195,10 @@ class LocalRetriever:
         return Passage(passage.id, passage.title, passage.text, float(score))
 
     async def fetch(self, ids: Sequence[str]) -> list[Passage]:
-        unknown = [id for id in ids if id not in self._by_id]
-        if unknown:
-            raise InputError(f"no passage {unknown[0]!r} in the index")
-        return [self._by_id[id] for id in ids]
+        rows = [self._row_of(id) for id in ids]
+        if None in rows:
+            raise InputError(f"no passage {ids[rows.index(None)]!r} in the index")
+        return [self.passages[row] for row in rows if row is not None]
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         return self._embeddings.of(texts)

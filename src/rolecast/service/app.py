@@ -68,7 +68,7 @@ def _add_probes(app: FastAPI, service: Service) -> None:
 
     @app.get("/readyz")
     async def readyz() -> JSONResponse:
-        return JSONResponse({"status": service.status}, 200 if service.status == "ready" else 503)
+        return JSONResponse({"status": service.status, **service.told}, 200 if service.status == "ready" else 503)
 
     @app.get("/metrics")
     async def metrics() -> Response:

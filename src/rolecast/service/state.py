@@ -37,6 +37,7 @@ class Service:
         self.metrics_port: int | None = None  # where metrics and the schema are, if not among the other routes
         self.status: Literal["starting", "ready", "draining"] = "starting"
         self.failure: BaseException | None = None  # why it could not start: the server stops and raises it
+        self.told: dict[str, str] = {}  # what /readyz says beside the status
         self.in_flight = 0
         self.draining_since = 0.0
         self.registry = CollectorRegistry()

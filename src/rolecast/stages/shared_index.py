@@ -6,15 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rolecast.data.records import read_corpus
+from rolecast.data.records import iter_corpus, read_corpus
 from rolecast.errors import InputError
 from rolecast.retriever.analysis import Analysis
 from rolecast.retriever.index import KIND, Kind, build_index
 from rolecast.retriever.windows import Built
-from rolecast.store.artifact import digest_of, parse_manifest
+from rolecast.store.artifact import digest_of, parse_manifest, provenance
 from rolecast.store.uri import S3, making, manifest_at, open_store
+
+if TYPE_CHECKING:
+    from rolecast.retriever.encoder import Prefixes
+    from rolecast.retriever.importing import Imported, Layout
 
 
 def build(corpus: str, out: str, kind: Kind, encoder: str, analysis: Analysis, **options: Any) -> tuple[int, Built]:
@@ -24,9 +28,21 @@ def build(corpus: str, out: str, kind: Kind, encoder: str, analysis: Analysis, *
     `build_index`.
     """
     with making(out) as folder, _here(corpus) as file:
-        passages = read_corpus(file)
+        passages = iter_corpus(file) if kind == "dense" else read_corpus(file)  # BM25 takes all words at once
         built = build_index(passages, folder, kind, encoder, analysis, **options)
-    return len(passages), built
+        count = int(provenance(folder)["passages"])
+    return count, built
+
+
+def take_in(layout: Layout, source: Path, corpus: Path, out: str, encoder: str, prefixes: Prefixes | None) -> Imported:
+    """A FAISS index that others built, at `out` where nothing is yet. An encoder that is not here is taken at its word."""
+    from rolecast.retriever import encoder as encoders
+    from rolecast.retriever.importing import import_index
+
+    here = Path(encoder).is_dir() or encoder == encoders.PACKAGED
+    name = str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder
+    with making(out) as folder:
+        return import_index(layout, source, corpus, folder, name, encoders.Encoder(encoder, prefixes) if here else None, prefixes)
 
 
 def find_or_build(corpus: str, out: str, kind: Kind, encoder: str) -> tuple[dict[str, Any], str]:

@@ -89,8 +89,16 @@ class FetchReply(BaseModel):
     result: list[Document]
 
 
+class SwapRequest(BaseModel):
+    """POST /v1/index: the index that is to be served from now on."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    index: Annotated[Text, Field(min_length=1)]
+
+
 class IndexReply(BaseModel):
-    """GET /v1/index: as `IndexInfo`."""
+    """/v1/index: as `IndexInfo`."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 

@@ -248,3 +248,10 @@ def test_a_question_may_have_a_rubric_instead_of_answers(tmp_path: Path) -> None
     assert read_questions(tmp_path / "q.jsonl") == [question]
     write_questions(tmp_path / "plain.jsonl", [Question("q", "Who?", Gold(("a",)))])
     assert "rubric" not in (tmp_path / "plain.jsonl").read_text()
+
+
+def test_a_corpus_with_an_id_twice_is_not_written(tmp_path: Path) -> None:
+    for other in ("text", "another"):
+        with pytest.raises(InputError, match=r"line 2: id 'a' is there already; give every row its own"):
+            write_corpus(tmp_path / "corpus.jsonl", [Passage("a", "", "text"), Passage("a", "", other)])
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,175 @@
+"""Exact search on GPUs: float16 vectors, multiplied in blocks, and what could be among the nearest settled in float64.
+
+Half of the vectors' bytes are all that a search reads, so its floor is memory bandwidth. Scores of a block are reduced at once to the best of
+every `CHUNK` rows, so that next to nothing is written. The rounding of that pass is bounded: a query whose k-th passage is not further ahead of
+all that was left out than the bound says is searched again with twice as many chunks, until it is. So ties and near-duplicates are found whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rolecast.errors import InputError
+from rolecast.room import GB
+
+CHUNK = 32  # rows whose best score stands for them
+MARGIN = 16  # chunks, and then rows, beyond k that are looked at again
+BLOCK = 2**18  # rows of one product: at 64 queries their scores are 67 MB
+COPIED = 2**16  # rows that go to the device at once
+
+
+class Exact:
+    """`vectors` (n, d), float16 or float32, on a device as float16. As FAISS's index, but that scores are float64 and ties go by row.
+
+    Scores are inner products of float32 queries with the float16 vectors. More than `n` hits are none: row −1, score −inf.
+    """
+
+    def __init__(self, vectors: npt.NDArray[Any], device: torch.device | str, block: int = BLOCK) -> None:
+        self.ntotal, self.d = vectors.shape
+        self._device, self._block = torch.device(device), max(CHUNK, block // CHUNK * CHUNK)
+        self._rows = torch.empty((-(-self.ntotal // CHUNK) * CHUNK, self.d), dtype=torch.float16, device=self._device)
+        self._rows[self.ntotal :] = 0
+        self._longest = 0.0
+        for at in range(0, self.ntotal, COPIED):
+            with np.errstate(over="ignore"):  # refused below
+                part = torch.from_numpy(np.array(vectors[at : at + COPIED], dtype=np.float16)).to(self._device)
+            self._rows[at : at + len(part)] = part
+            self._longest = max(self._longest, float(part.float().norm(dim=1).max()))
+        if not np.isfinite(self._longest):
+            raise InputError("a vector has numbers that float16 cannot hold; serve the index by FAISS (--searched-by faiss)")
+
+    def search(self, vectors: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Scores and rows, both (queries, k)."""
+        with torch.inference_mode():
+            queries = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32)).to(self._device)
+            scores, rows = self.nearest(queries, k)
+            return scores.cpu().numpy(), rows.cpu().numpy()
+
+    def nearest(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """As `search`, of float32 queries (q, d) on the device."""
+        scores = torch.full((len(queries), k), -torch.inf, dtype=torch.float64, device=self._device)
+        rows = torch.full((len(queries), k), -1, dtype=torch.int64, device=self._device)
+        k = min(k, self.ntotal)
+        if not len(queries) or not k:
+            return scores, rows
+        best = self._best_of_chunks(queries.half())
+        bound = self._bound(queries)
+        left, width = torch.arange(len(queries), device=self._device), k + MARGIN
+        while len(left):
+            found, at, settled = self._settle(queries[left], best[left], bound[left], k, width)
+            done = left[settled]
+            scores[done, :k], rows[done, :k] = found[settled], at[settled]
+            left, width = left[~settled], 2 * width
+        return scores, rows
+
+    def _best_of_chunks(self, queries: Tensor) -> Tensor:
+        """(queries, chunks): the highest score of each, as float16 products give it."""
+        best = torch.empty((len(queries), len(self._rows) // CHUNK), dtype=torch.float32, device=self._device)
+        for at in range(0, len(self._rows), self._block):
+            scores = _products(queries, self._rows[at : at + self._block])
+            if at + self._block >= len(self._rows):
+                scores[:, self.ntotal - at :] = -torch.inf  # rows that fill the last chunk
+            torch.amax(scores.view(len(queries), -1, CHUNK), dim=2, out=best[:, at // CHUNK : (at + scores.shape[1]) // CHUNK])
+        return best
+
+    def _bound(self, queries: Tensor) -> Tensor:
+        """By how much a score of the first pass can be off: the query's own rounding (Cauchy-Schwarz), and that of a sum of `d` products in
+        float32, of which tensor cores cut bits instead of rounding them."""
+        rounded = (queries - queries.half().float()).double().norm(dim=1)
+        bound: Tensor = (rounded + self.d * 2.0**-22 * queries.double().norm(dim=1)) * self._longest
+        return bound
+
+    def _settle(self, queries: Tensor, best: Tensor, bound: Tensor, k: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores and rows of the k best among the rows of the `width` best chunks, and for which queries nothing else can be among them."""
+        chunks = best.shape[1]
+        taken = min(width, chunks)
+        high, which = _highest(best, min(taken + 1, chunks))
+        outside = high[:, taken].double() + bound if taken < chunks else torch.full_like(bound, -torch.inf)
+        candidates = (which[:, :taken, None] * CHUNK + torch.arange(CHUNK, device=self._device)).flatten(1)
+        parts = 1 if width <= 4 * (k + MARGIN) else len(queries)  # of many candidates, one query at a time
+        pairs = zip(queries.chunk(parts), candidates.chunk(parts), strict=True)
+        found, at, beyond = (torch.cat(part) for part in zip(*(self._rescored(*pair, k, width) for pair in pairs), strict=True))
+        return found, at, found[:, -1] > torch.maximum(outside, beyond)
+
+    def _rescored(self, queries: Tensor, candidates: Tensor, k: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """In float32 first, and the best of those in float64: scores and rows of the k best, ties by row, and what no other can exceed."""
+        scores = torch.cat(
+            [torch.bmm(self._rows[part].float(), queries[:, :, None])[:, :, 0] for part in torch.split(candidates, COPIED, dim=1)], dim=1
+        )
+        scores.masked_fill_(candidates >= self.ntotal, -torch.inf)
+        wide = min(width + CHUNK, scores.shape[1])
+        high, place = scores.topk(min(wide + 1, scores.shape[1]), dim=1)
+        off = self.d * 2.0**-23 * queries.double().norm(dim=1) * self._longest
+        beyond = high[:, wide].double() + off if wide < scores.shape[1] else torch.full_like(off, -torch.inf)
+        rows = candidates.gather(1, place[:, :wide])
+        exact = torch.bmm(self._rows[rows].double(), queries.double()[:, :, None])[:, :, 0]
+        exact.masked_fill_(rows >= self.ntotal, -torch.inf)
+        by_row = rows.argsort(dim=1)
+        exact, rows = exact.gather(1, by_row), rows.gather(1, by_row)
+        exact, order = exact.sort(dim=1, descending=True, stable=True)
+        return exact[:, :k], rows.gather(1, order)[:, :k], beyond
+
+
+def _products(queries: Tensor, rows: Tensor) -> Tensor:
+    """float32 sums of float16 products."""
+    if rows.is_cuda:
+        sums: Tensor = torch.mm(queries, rows.T, out_dtype=torch.float32)
+        return sums
+    return queries.float() @ rows.float().T
+
+
+def _highest(best: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` highest of each row and where they are. Of many, the best of groups come first: they hold the highest."""
+    rows, size = best.shape
+    group = 64
+    if size < 64 * group * count:
+        return best.topk(count, dim=1)
+    whole = size // group * group
+    _, groups = best[:, :whole].view(rows, -1, group).amax(dim=2).topk(count, dim=1)
+    places = (groups[:, :, None] * group + torch.arange(group, device=best.device)).flatten(1)
+    places = torch.cat([places, torch.arange(whole, size, device=best.device).expand(rows, -1)], dim=1)
+    high, at = best.gather(1, places).topk(count, dim=1)
+    return high, places.gather(1, at)
+
+
+class Sharded:
+    """Vectors in equal runs over several devices, searched side by side; the hits of all are merged, ties by row."""
+
+    def __init__(self, vectors: npt.NDArray[Any], devices: Sequence[torch.device | str], block: int = BLOCK) -> None:
+        self.ntotal, self.d = vectors.shape
+        devices = devices[: self.ntotal]
+        ends = np.linspace(0, self.ntotal, len(devices) + 1).round().astype(int)
+        self._starts = ends[:-1]
+        self._shards = [Exact(vectors[a:b], device, block) for a, b, device in zip(ends[:-1], ends[1:], devices, strict=True)]
+        self._pool = ThreadPoolExecutor(len(devices), thread_name_prefix="shard")
+
+    def search(self, vectors: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        parts = list(self._pool.map(lambda shard: shard.search(vectors, k), self._shards))
+        scores = np.concatenate([found for found, _ in parts], axis=1)
+        rows = np.concatenate([np.where(at < 0, at, at + start) for (_, at), start in zip(parts, self._starts, strict=True)], axis=1)
+        order = np.lexsort((rows, -scores), axis=1)[:, :k]
+        return np.take_along_axis(scores, order, axis=1), np.take_along_axis(rows, order, axis=1)
+
+
+def on_gpus(vectors: npt.NDArray[Any], devices: Sequence[torch.device | str] | None = None) -> Exact | Sharded:
+    """On every GPU of this process, unless `devices` names others. `InputError` if there is none, or no room on one."""
+    devices = devices or [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    if not devices:
+        raise InputError("there is no GPU here; serve the index by FAISS (--searched-by faiss), or on a machine that has one")
+    share = -(-len(vectors) // len(devices))
+    needed = share * vectors.shape[1] * 2 + share // CHUNK * 64 * 4 + BLOCK * 64 * 4 + COPIED * vectors.shape[1] * 6
+    for device in map(torch.device, devices):
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else needed
+        if free < needed:
+            raise InputError(
+                f"{len(vectors):,} × {vectors.shape[1]} vectors take {needed / GB:.1f} GB of {device}, and {free / GB:.1f} GB are free; "
+                "take more GPUs, or serve the index by FAISS (--searched-by faiss)"
+            )
+    return Exact(vectors, devices[0]) if len(devices) == 1 else Sharded(vectors, devices)
