@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from rolecast.errors import RolecastError
+from rolecast.evaluation.intervals import interval
 from rolecast.evaluation.tasks import QA, Scores, Task, means_of
 from rolecast.types import Trajectory
 
-DRAWN = 1 << 20  # draws of a bootstrap that are in memory at once
 TOLERATED = 0.1  # share of the asked episodes that may be missing or failed
 
 
@@ -132,14 +132,3 @@ def _led(rows: Sequence[Row], seed: int, bootstrap: int, name: str) -> dict[str,
     led = [value for row in rows if (value := row.scores[name]) is not None]
     unscored = {"unscored": len(rows) - len(led)} if len(led) < len(rows) else {}
     return {"n": len(led), "ci95": list(interval(np.array(led), seed, bootstrap)) if led else None, **unscored}
-
-
-def interval(scores: np.ndarray, seed: int, samples: int) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of the mean. Resamples are drawn some at a time, from one stream: memory does not grow with
-    their number."""
-    generator = np.random.Generator(np.random.PCG64(seed))
-    at_once = max(1, DRAWN // len(scores))
-    parts = [min(at_once, samples - start) for start in range(0, samples, at_once)]
-    means = np.concatenate([scores[generator.integers(0, len(scores), (part, len(scores)))].mean(axis=1) for part in parts])
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)
