@@ -32,3 +32,22 @@ def rescore(
     print(write_rescored(opened, stage or stages[-1], overrides or (), out))
     if out is not None:
         print(f"units: {out}")
+
+
+def diff(
+    a: Annotated[str, typer.Argument(metavar="RUN", help="A run, or what `rolecast eval --model` wrote.")],
+    b: Annotated[str, typer.Argument(metavar="RUN", help="The one to compare with it; the same run with other stages will do.")],
+    stage: Annotated[str, typer.Option(help="Of the first; by default its last that was evaluated.")] = "",
+    other_stage: Annotated[str, typer.Option(help="Of the second; by default its last that was evaluated.")] = "",
+    measure: Annotated[str, typer.Option(help="The score that questions are compared by.")] = "em",
+    show: Annotated[int, typer.Option("-n", min=0, help="Print so many questions whose score changed.")] = 20,
+    out: Annotated[Path | None, path_option("Also write pages of all questions into this folder.")] = None,
+) -> None:
+    """Two runs on the same test questions, question by question: what got better and what got worse, with a paired interval and test."""
+    from rolecast.evaluation.diff import diff_table
+    from rolecast.stages.diff import compare_evaluations, write_diff
+
+    found = compare_evaluations(a, b, stage, other_stage, measure)
+    print(diff_table(found, show))
+    if out is not None:
+        print(f"page: {write_diff(found, out)}")

@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 from rolecast.evaluation.attribution import ERRED
-from rolecast.evaluation.wrong_pages import A_PAGE, wrong, wrong_pages
+from rolecast.evaluation.pages import A_PAGE
+from rolecast.evaluation.wrong_pages import wrong, wrong_pages
 
 
 def row(n: int, em: float | None) -> dict[str, Any]:
