@@ -71,7 +71,7 @@ def answered_in(t: Trajectory) -> Thread | None:
     """The last thread whose last reply holds the answer; else the last that speaks."""
     spoken = [thread for thread in t.threads if thread.actions and not thread.probe]
     found = [thread for thread in spoken if t.answer is not None and t.answer in thread.actions[-1].text]
-    return (found or spoken or [None])[-1]
+    return next(reversed(found or spoken), None)
 
 
 def _holds(query: str, subject: str) -> bool:

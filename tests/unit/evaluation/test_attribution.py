@@ -57,6 +57,7 @@ BOTH = "He was born in Kalm. It lies on the Oda river."
         (CHAIN, ["birthplace of Vrek Stom"], ["p1"], "Kalm", NEVER_ASKED),  # nobody asked for Kalm
         (CHAIN, ["Vrek Stom", "the river of Kalm"], ["p1"], "Kalm", MISSED),
         (CHAIN, ["the river of Kalm"], ["p2"], "Oda river", NEVER_ASKED),  # the first that is missing says it
+        (CHAIN, ["the river of Kalm"], [], "", NEVER_ASKED),
         (CHAIN, ["Vrek Stom", "Kalm"], ["p1", "p2", "p3"], "It lies on the Oda river.", DROPPED),
         (CHAIN, ["Vrek Stom", "Kalm"], ["p1", "p2"], "", DROPPED),
         (CHAIN, ["Vrek Stom", "Kalm"], ["p1", "p2"], BOTH, ERRED),

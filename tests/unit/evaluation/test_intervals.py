@@ -52,6 +52,11 @@ def test_mcnemar(better: int, worse: int, p: float) -> None:
     assert mcnemar(better, worse) == pytest.approx(p)
 
 
+def test_no_p_is_more_than_one() -> None:
+    """One more on one side: the tail is a half, and rounding may pass it."""
+    assert max(mcnemar(k + 1, k) for k in range(200)) == 1.0
+
+
 def test_mcnemar_of_many_is_neither_slow_nor_lost_in_rounding() -> None:
     assert mcnemar(50_300, 49_700) == pytest.approx(0.0582, abs=2e-3)  # z = 600 / sqrt(100,000)
     assert mcnemar(90_000, 10_000) == pytest.approx(0.0, abs=1e-12)
