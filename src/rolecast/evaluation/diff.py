@@ -124,7 +124,7 @@ def page_name(page: int) -> str:
 def _row(pair: Pair) -> dict[str, Any]:
     a, b = ({**PREDICTION, **side} for side in (pair.a, pair.b))
     sides = [
-        {"answer": side["answer"], "status": side["status"], "fault": FAULTS.get(side["fault"], ""), "score": score}
+        {"answer": side["answer"], "fault": FAULTS.get(side["fault"], ""), "score": score}
         for side, score in ((a, pair.score_a), (b, pair.score_b))
     ]
     return {"question": a["question"], "about": about(a), "golds": a["golds"], "a": sides[0], "b": sides[1], "change": pair.change}
