@@ -213,7 +213,7 @@ class Reward:
 class Trajectory:
     """One episode: everything that every role saw and said, and what it earned.
 
-    `threads` and `retrieved` are in the order of opening; of branches played at once, in the order of the branches. `states` stay
+    `threads`, `queries` and `retrieved` are in the order of opening; of branches played at once, in the order of the branches. `states` stay
     where the episode was played (`wire.coordinator`): `probe` and `score` read them, credit has named rewards only.
     `prepared` is what the method keeps of it for the question of a later stage, where it is played for that.
     `status`: `format` is a fault of a role, `length` a context without room to speak, `error` a fault of something else (`fault`).
@@ -234,6 +234,7 @@ class Trajectory:
     searches: int = 0
     judge_calls: int = 0
     judge_tokens: int = 0  # of the judge's model, read and said, as far as it tells
+    queries: list[str] = field(default_factory=list)
     retrieved: list[str] = field(default_factory=list)
     rewards: list[Reward] = field(default_factory=list)
     prepared: Mapping[str, Any] | None = None

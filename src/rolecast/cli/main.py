@@ -24,6 +24,7 @@ from rolecast.cli import (
     pipeline,
     plan,
     retriever,
+    review,
     rollout,
     runs,
     serving,
@@ -68,6 +69,8 @@ app.command("sft")(runs.sft)
 app.command("rl")(runs.rl)
 app.command("eval")(runs.evaluate)
 app.command("report")(runs.report)
+app.command("rescore")(review.rescore)
+app.command("diff")(review.diff)
 app.command("export")(export.export)
 app.command("plan")(plan.plan)
 app.command("ask")(serving.ask)
@@ -98,6 +101,7 @@ PARTS = {
     "pipeline": "control",
     "pipeline run": "local",
     "plan": "train",
+    "rescore": "train",
     "retriever": "retriever",
     "rl": "train",
     "rollout": "rollout",

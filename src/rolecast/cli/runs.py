@@ -103,7 +103,10 @@ def evaluate(
         str | None, typer.Option(metavar="OTHER", help="Answer from what the last stage of this evaluated run found, instead of searching.")
     ] = None,
     documents_stage: Annotated[str | None, typer.Option(metavar="STAGE", help="Another stage of OTHER.")] = None,
-    profile: Annotated[str, typer.Option(help="Evaluate as released code of a paper does: faithful_search_r1, faithful_coda, …")] = "",
+    profile: Annotated[
+        str,
+        typer.Option(help="Evaluate as released code does: faithful_search_r1, …; or compare answers as hotpotqa, squad, triviaqa or nq."),
+    ] = "",
     model: ModelPlace = None,
     method: MethodName = None,
     data: Annotated[
@@ -123,9 +126,9 @@ def evaluate(
     from rolecast.errors import InputError
 
     if model is not None:
-        if run is not None or stage is not None or documents is not None or profile:
-            raise InputError("--model evaluates without a run: leave out RUN, --stage, --documents and --profile")
-        evaluate_model(model, method, data, out, n, model_name, tokenizer, key_env, config, overrides)
+        if run is not None or stage is not None or documents is not None:
+            raise InputError("--model evaluates without a run: leave out RUN, --stage and --documents")
+        evaluate_model(model, method, data, out, n, model_name, tokenizer, key_env, config, overrides, profile)
         return
     if run is None:
         raise InputError("give a RUN to evaluate, or --model, --method and --data")
@@ -157,10 +160,11 @@ def evaluate(
 
 def evaluate_model(
     model: str, method: str | None, data: Path | None, out: Path | None, n: int | None, model_name: str, tokenizer: str,
-    key_env: str | None, config: Path | None, overrides: list[str] | None,
+    key_env: str | None, config: Path | None, overrides: list[str] | None, profile: str = "",
 ) -> None:  # fmt: skip
     """`rolecast eval --model`."""
     from rolecast.errors import InputError
+    from rolecast.evaluation.profiles import find_profile
     from rolecast.evaluation.table import datasets_table
     from rolecast.stages.alone import evaluate_alone, trial_of
     from rolecast.stages.models import Speaker, config_for
@@ -171,8 +175,8 @@ def evaluate_model(
     speaker.check()
     settings = {"eval": {"n": n}} if n is not None else {"eval": {"n": 10**9}}
     read = config_for(method, speaker, config, overrides or (), settings)
-    name = "-".join([method, Path(model_name or model).name, data.stem if data.is_file() else data.resolve().name])
-    folder = evaluate_alone(trial_of(read, speaker, data, out or Path("evals") / name))
+    told = [method, Path(model_name or model).name, data.stem if data.is_file() else data.resolve().name, *filter(None, [profile])]
+    folder = evaluate_alone(trial_of(read, speaker, data, out or Path("evals") / "-".join(told), find_profile(profile)))
     print(f"{folder}\n{datasets_table(json.loads((folder / 'result.json').read_text()))}")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rolecast.errors import InputError
 from rolecast.evaluation.cost import Cost
-from rolecast.evaluation.metrics import interval
+from rolecast.evaluation.intervals import DIFFERENCES, SHARES, interval, mcnemar
 from rolecast.evaluation.table import aligned
 
 SAMPLES = 10_000  # resamples behind an interval
@@ -115,17 +115,28 @@ def _pair(a: str, of_a: Sequence[Finished], b: str, of_b: Sequence[Finished], me
         differences.append({question: own[question] - other[question] for question in own if question in other})
     if not any(differences):
         raise InputError(f"{a} and {b} have no question of one seed in common: compare runs of the same seeds")
-    return {"a": a, "b": b, **asdict(estimate(differences))}
+    return {"a": a, "b": b, **paired(differences)}
 
 
-def estimate(values: Sequence[Mapping[str, float]]) -> Estimate:
-    """Over questions. `values`: of each seed, by question; the values of one question are averaged first."""
+def paired(differences: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Of each seed, by question, how much more the one of two scores: mean, low, high and n. With McNemar's test where both were right or
+    wrong and one seed asked: questions that got `better` and `worse`, and its `p`."""
+    found = asdict(estimate(differences, DIFFERENCES))
+    values = list(differences[0].values())
+    if len(differences) > 1 or not set(values) <= {-1.0, 0.0, 1.0}:
+        return found
+    better, worse = values.count(1.0), values.count(-1.0)
+    return {**found, "better": better, "worse": worse, "p": mcnemar(better, worse)}
+
+
+def estimate(values: Sequence[Mapping[str, float]], within: tuple[float, float] = SHARES) -> Estimate:
+    """Over questions. `values`: of each seed, by question; the values of one question are averaged first. They lie `within`."""
     of_question: dict[str, list[float]] = defaultdict(list)
     for seed in values:
         for question, value in seed.items():
             of_question[question].append(value)
     means = np.array([fmean(found) for found in of_question.values()])
-    low, high = interval(means, 0, SAMPLES)
+    low, high = interval(means, 0, SAMPLES, within)
     return Estimate(float(means.mean()), low, high, len(means))
 
 

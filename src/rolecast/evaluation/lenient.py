@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from rolecast.evaluation.tasks import Scores, Task
 from rolecast.methods.base import Method
-from rolecast.rewards.text import cover_exact_match, exact_match, token_f1
+from rolecast.rewards.text import OURS, Rules, cover_exact_match, exact_match, token_f1
 from rolecast.types import Trajectory
 
 ANSWERER = "answerer"
@@ -26,8 +26,8 @@ _SAID = re.compile(r"\banswer(?:\s+is|\s*:)[ \t]*(.+)", re.IGNORECASE)
 _TAG = re.compile(r"</?\w+[^<>]*>")
 
 
-def with_lenient(task: Task, method: Method) -> Task:
-    """The task with the lenient scores beside its own."""
+def with_lenient(task: Task, method: Method, rules: Rules = OURS) -> Task:
+    """The task with the lenient scores beside its own, by the same rules."""
     role = answering(method)
 
     def scores(t: Trajectory) -> Scores:
@@ -37,8 +37,8 @@ def with_lenient(task: Task, method: Method) -> Task:
         reply = last_reply(t, role)
         answer = t.answer if t.answer is not None else lenient(reply) if reply is not None else None
         return {
-            **task.scores(t), "lenient_em": exact_match(answer, golds), "lenient_f1": token_f1(answer, golds),
-            "reply_cem": cover_exact_match(_plain(reply) if reply is not None else None, golds),
+            **task.scores(t), "lenient_em": exact_match(answer, golds, rules), "lenient_f1": token_f1(answer, golds, rules),
+            "reply_cem": cover_exact_match(_plain(reply) if reply is not None else None, golds, rules),
         }  # fmt: skip
 
     return replace(task, name=task.name, scores=scores)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rolecast.errors import RolecastError
+from rolecast.evaluation.attribution import counted, first_fault
+from rolecast.evaluation.intervals import interval
 from rolecast.evaluation.tasks import QA, Scores, Task, means_of
+from rolecast.rewards.abstention import Answered, shares
+from rolecast.rewards.text import abstains
 from rolecast.types import Trajectory
 
-DRAWN = 1 << 20  # draws of a bootstrap that are in memory at once
 TOLERATED = 0.1  # share of the asked episodes that may be missing or failed
 
 
@@ -51,13 +55,16 @@ class Row:
     tokens: int  # that the answer took
     searches: int
     gold: float | None  # share of its gold passages that were retrieved; None where it has none
+    fault: str = ""  # what went wrong first (`attribution.FAULTS`); "" where it is right
+    abstained: bool = False
+    answerable: bool = True  # whether its gold answer is one
 
 
 def row_of(t: Trajectory, task: Task) -> Row:
-    said = t.actions
-    q = t.question
+    said, q, scores = t.actions, t.question, task.scores(t)
     return Row(
-        task.scores(t), q.hops, q.type, q.dataset, t.status, len(said), sum(action.valid for action in said), _said(t), t.searches, _gold_share(t)
+        scores, q.hops, q.type, q.dataset, t.status, len(said), sum(action.valid for action in said), _said(t), t.searches, _gold_share(t),
+        first_fault(t, scores.get("em", scores[task.headline])), abstains(t.answer), not any(map(abstains, q.gold.answers)),
     )  # fmt: skip
 
 
@@ -69,30 +76,56 @@ def summarize(trajectories: Sequence[Trajectory], seed: int, bootstrap: int, tas
 def summarize_rows(rows: Sequence[Row], seed: int, bootstrap: int, task: Task) -> dict[str, Any]:
     """As `summarize`. By data set too, where the questions are of several."""
     datasets = {row.dataset for row in rows}
+
+    support = partial(_support, seed=seed, bootstrap=bootstrap)
     by_dataset = (
-        {"by_dataset": _split(rows, lambda row: row.dataset or "unnamed", seed, bootstrap, task, _costs)} if len(datasets) > 1 else {}
-    )
+        {"by_dataset": _split(rows, lambda row: row.dataset or "unnamed", seed, bootstrap, task, lambda part: {**_costs(part), **support(part)})}
+        if len(datasets) > 1 else {}
+    )  # fmt: skip
     return {
         "task": task.name,
         "headline": task.headline,
         **_scores(rows, seed, bootstrap, task),
         **({"others": {name: _led(rows, seed, bootstrap, name) for name in task.others}} if task.others else {}),
-        "by_hops": _split(rows, lambda row: str(row.hops), seed, bootstrap, task),
-        "by_type": _split(rows, lambda row: row.type or "unknown", seed, bootstrap, task),
+        "by_hops": _split(rows, lambda row: str(row.hops), seed, bootstrap, task, support),
+        "by_type": _split(rows, lambda row: row.type or "unknown", seed, bootstrap, task, support),
         **by_dataset,
         "status": {status: sum(row.status == status for row in rows) for status in sorted({row.status for row in rows})},
+        **({"abstention": found} if (found := _abstention(rows)) else {}),
         **_costs(rows),
+        **support(rows),
     }
 
 
 def _costs(rows: Sequence[Row]) -> dict[str, Any]:
-    actions, gold = sum(row.actions for row in rows), [row.gold for row in rows if row.gold is not None]
+    actions = sum(row.actions for row in rows)
     return {
         "valid": sum(row.valid for row in rows) / actions if actions else 0.0,
-        "gold_recall": float(np.mean(gold)) if gold else None,
         "tokens_per_question": float(np.mean([row.tokens for row in rows])),
         "searches_per_question": float(np.mean([row.searches for row in rows])),
     }
+
+
+def _support(rows: Sequence[Row], seed: int, bootstrap: int) -> dict[str, Any]:
+    """Mean share of a question's gold passages that were retrieved, with its interval over the questions that have any; and what the
+    episodes that are not right failed first of."""
+    gold = [row.gold for row in rows if row.gold is not None]
+    return {
+        "gold_recall": float(np.mean(gold)) if gold else None,
+        "gold_recall_n": len(gold),
+        "gold_recall_ci95": list(interval(np.array(gold), seed, bootstrap)) if gold else None,
+        "faults": counted([row.fault for row in rows]),
+    }
+
+
+def _abstention(rows: Sequence[Row]) -> dict[str, Any]:
+    """Of a set that holds questions without an answer: who abstained where (`rewards.abstention`), and `right` where there is no answer."""
+    asked = [(row, em) for row in rows if (em := row.scores.get("em")) is not None]
+    without = [em for row, em in asked if not row.answerable]
+    if not without:
+        return {}
+    answers = [Answered(float(row.answerable), float(row.abstained), em) for row, em in asked]
+    return {"n": len(asked), "unanswerable": len(without), **shares(answers), "unanswerable_accuracy": float(np.mean(without))}
 
 
 def _said(t: Trajectory) -> int:
@@ -132,14 +165,3 @@ def _led(rows: Sequence[Row], seed: int, bootstrap: int, name: str) -> dict[str,
     led = [value for row in rows if (value := row.scores[name]) is not None]
     unscored = {"unscored": len(rows) - len(led)} if len(led) < len(rows) else {}
     return {"n": len(led), "ci95": list(interval(np.array(led), seed, bootstrap)) if led else None, **unscored}
-
-
-def interval(scores: np.ndarray, seed: int, samples: int) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of the mean. Resamples are drawn some at a time, from one stream: memory does not grow with
-    their number."""
-    generator = np.random.Generator(np.random.PCG64(seed))
-    at_once = max(1, DRAWN // len(scores))
-    parts = [min(at_once, samples - start) for start in range(0, samples, at_once)]
-    means = np.concatenate([scores[generator.integers(0, len(scores), (part, len(scores)))].mean(axis=1) for part in parts])
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from rolecast.errors import InputError, RolecastError
 from rolecast.evaluation.tasks import Scores, Task
 from rolecast.ports import Sampling
-from rolecast.rewards.text import SPECIAL, normalize, token_f1
+from rolecast.rewards.text import RULES, SPECIAL, cover_exact_match, exact_match, normalize, token_f1
 from rolecast.types import Question, Trajectory
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -30,8 +30,8 @@ class Profile:
     prompt_answers: bool = False  # an episode without an answer has the last one that stands anywhere in its last context
     loses_beginning: bool = False  # a context that is too long loses its beginning, where the episode would end
     drops_failed: bool = False  # episodes without an answer count for nothing
-    # F1 of yes and no: 0 unless equal; by their words; or not scored where both answer and golds say one of them, and 0 for another answer
-    yes_no: Literal["hotpot", "squad", "left_out"] = "hotpot"
+    rules: Literal["ours", "hotpotqa", "squad", "triviaqa", "nq"] = "ours"  # whose script compares answers (`rewards.text.RULES`)
+    without_yes_no: bool = False  # no F1 where both answer and golds say yes, no or noanswer; another answer to such a question has 0
 
     @property
     def sampling(self) -> Sampling:
@@ -64,17 +64,20 @@ class Profile:
         return [replace(t, answer=_last_answer(t)) if self.prompt_answers and t.answer is None else t for t in kept]
 
     def task(self, task: Task) -> Task:
-        """The task with the profile's rule for yes and no; one that compares no answers stays as it is."""
-        return task if self.yes_no == "hotpot" else replace(task, scores=lambda t: self._scores(t, task.scores(t)))
+        """The task with the profile's rules for answers; one that compares none stays as it is."""
+        plain = self.rules == "ours" and not self.without_yes_no
+        return task if plain else replace(task, scores=lambda t: self._scores(t, task.scores(t)))
 
     def _scores(self, t: Trajectory, scores: Scores) -> Scores:
-        golds = t.question.gold.answers
+        golds, rules = t.question.gold.answers, RULES[self.rules]
         if scores.get("f1") is None:
             return scores
-        if self.yes_no == "squad":
-            return {**scores, "f1": token_f1(t.answer, golds, special=False)}
-        special = t.answer is not None and all(normalize(text) in SPECIAL for text in (t.answer, *golds))
-        return {**scores, "f1": None} if special else scores
+        if self.without_yes_no and t.answer is not None and all(normalize(text) in SPECIAL for text in (t.answer, *golds)):
+            return {**scores, "f1": None}
+        if self.rules == "ours":
+            return scores
+        compared = {"em": exact_match, "f1": token_f1, "cem": cover_exact_match}
+        return {**scores, **{name: compare(t.answer, golds, rules) for name, compare in compared.items()}}
 
 
 def _last_answer(t: Trajectory) -> str | None:
@@ -90,8 +93,11 @@ PROFILES: Mapping[str, Profile] = {
     for profile in (
         replace(SAMPLED, name="faithful_search_r1", prompt_answers=True, loses_beginning=True),
         replace(SAMPLED, name="faithful_coda"),
-        Profile("faithful_mask", drops_failed=True, yes_no="left_out"),
-        Profile("squad", yes_no="squad"),
+        Profile("faithful_mask", drops_failed=True, without_yes_no=True),
+        Profile("hotpotqa", rules="hotpotqa"),
+        Profile("squad", rules="squad"),
+        Profile("triviaqa", rules="triviaqa"),
+        Profile("nq", rules="nq"),
     )
 }
 OURS = Profile()

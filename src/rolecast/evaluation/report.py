@@ -19,7 +19,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from rolecast.evaluation.attribution import FAULTS
+from rolecast.evaluation.lines import COLOURS
+
 Json = dict[str, Any]
+EMBEDDED, BYTES = 500, 16 << 20  # episodes of a page, and what they may take; escapes come on top
 
 STAGES = {"base": "Base model", "sft": "SFT", "rl": "RL", "rl_train": "RL, training rollouts"}  # in the order of training
 FAMILIES = {  # of metrics, in the order of the charts
@@ -48,12 +52,13 @@ PER_ROLE = frozenset({"valid", "entropy", "ratio", "clip_fraction", "nll"})  # f
 
 
 def render_report(
-    summary: Mapping[str, Any], curves: Mapping[str, Sequence[Mapping[str, Any]]], traces: Mapping[str, Sequence[Mapping[str, Any]]]
+    summary: Mapping[str, Any], curves: Mapping[str, Sequence[Mapping[str, Any]]], traces: Mapping[str, Sequence[Json]]
 ) -> str:
     """One HTML page. `summary` holds the numbers, `curves` the rows of each stage's metrics, `traces` what `trace` made.
 
-    Whatever is missing is left out; numbers that are not finite count as missing.
+    Of the traces as many are shown as a page may hold (`embedded`). Whatever is missing is left out; numbers that are not finite count as missing.
     """
+    traces = embedded(traces)
     roles = role_names(curves, traces)
     payload: Json = {
         "roles": roles,
@@ -76,6 +81,9 @@ def render_report(
         headline=headline(stages, _mapping(summary.get("gains"))),
         stages=stages,
         breakdowns=breakdowns(summary, stages),
+        faults=fault_bars(summary, stages),
+        recalls=_recalls(summary, stages),
+        wrong=_mapping(summary.get("wrong")),
         controls=_controls(summary),
         times=_times(summary),
         config=json.dumps(finite(config), indent=2, ensure_ascii=False) if config else "",
@@ -107,7 +115,9 @@ def headline(stages: Sequence[Json], gains: Mapping[str, Any] = MappingProxyType
     paired = _mapping(_mapping(_mapping(gains.get("stages")).get(last["stage"])).get(last["measure"]))
     if paired and gains.get("over") == before["stage"]:
         mean, low, high = (100 * float(paired[part]) for part in ("mean", "low", "high"))
-        return f"{sentence}; question by question {mean:+.1f} [{low:+.1f}, {high:+.1f}]."
+        p = number(paired.get("p"))
+        test = "" if p is None else f", McNemar's p {'< .001' if p < 0.001 else f'= {p:.3f}'.replace('0.', '.')}"
+        return f"{sentence}; question by question {mean:+.1f} [{low:+.1f}, {high:+.1f}]{test}."
     bounds = before["low"], before["high"], last["low"], last["high"]
     if change and None not in bounds and last["low"] <= before["high"] and before["low"] <= last["high"]:
         sentence += "; the 95 % intervals overlap"
@@ -151,6 +161,40 @@ def breakdowns(summary: Mapping[str, Any], stages: Sequence[Json]) -> list[Json]
         if rows:
             tables.append({"title": title, "rows": rows})
     return tables
+
+
+def fault_bars(summary: Mapping[str, Any], stages: Sequence[Json]) -> Json:
+    """A bar a stage: of all its questions, the shares that failed first of what; what is left is right. `names`: those that occur."""
+    results = _mapping(summary.get("stages"))
+    counts = {
+        stage["label"]: (_mapping(results[stage["stage"]].get("faults")), number(results[stage["stage"]].get("n"))) for stage in stages
+    }
+    names = [name for name in FAULTS if any(found.get(name) for found, _ in counts.values())]
+    rows = [
+        {
+            "label": label, "n": n,
+            "parts": [
+                {"name": FAULTS[name], "colour": place % COLOURS, "dashed": place >= COLOURS, "count": found[name], "share": found[name] / n}
+                for place, name in enumerate(names) if found.get(name)
+            ],
+        }
+        for label, (found, n) in counts.items() if n and found
+    ]  # fmt: skip
+    return {"names": [FAULTS[name] for name in names], "rows": rows}
+
+
+def embedded(traces: Mapping[str, Sequence[Json]]) -> dict[str, list[Json]]:
+    """As many episodes as one page may hold, of each stage the first ones, shared out among the stages: `EMBEDDED`, and `BYTES` of JSON."""
+    kept: dict[str, list[Json]] = {stage: [] for stage in traces}
+    count, size = 0, 0
+    for place in range(max(map(len, traces.values()), default=0)):
+        for stage, items in traces.items():
+            if place < len(items):
+                count, size = count + 1, size + len(json.dumps(items[place]))
+                if count > EMBEDDED or size > BYTES:
+                    return kept
+                kept[stage].append(items[place])
+    return kept
 
 
 def score(result: Any) -> Json | None:
@@ -257,6 +301,24 @@ def _controls(summary: Mapping[str, Any]) -> list[Json]:
         items = [(str(key).replace("_", " "), _shown(item)) for key, item in pairs]
         rows.append({"label": str(name).replace("_", " "), "score": score(value), "values": items})
     return rows + _costs(summary)
+
+
+def _recalls(summary: Mapping[str, Any], stages: Sequence[Json]) -> list[Json]:
+    """Of each stage that has it, the share of gold passages that were retrieved, with its interval, also by hops."""
+    rows = []
+    for stage in stages:
+        result = _mapping(_mapping(summary.get("stages"))[stage["stage"]])
+        parts = {"": result, **{_hops(str(hops)): part for hops, part in _mapping(result.get("by_hops")).items()}}
+        for label, part in parts.items():
+            told = {
+                "headline": "recall",
+                "recall": part.get("gold_recall"),
+                "ci95": part.get("gold_recall_ci95"),
+                "n": part.get("gold_recall_n"),
+            }
+            if (found := score(told)) is not None:
+                rows.append({"label": stage["label"] + (f", {label}" if label else ""), "whole": not label, "score": found})
+    return rows
 
 
 def _costs(summary: Mapping[str, Any]) -> list[Json]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rolecast.errors import InputError
-from rolecast.evaluation.metrics import interval
+from rolecast.evaluation.intervals import interval
 from rolecast.ports import Retriever
 from rolecast.types import Question
 

@@ -100,6 +100,7 @@ class Env:
     version: str = ""  # the weights that the episode began with
     _spent: int = 0  # tokens sampled on the way here; branches that are live know nothing of each other's
     _threads: list[Thread] | None = None  # where this env records; the episode's own in the trajectory
+    _queries: list[str] | None = None
     _retrieved: list[str] | None = None
     _names: _Names = field(default_factory=_Names)
     _gathering: bool = False
@@ -134,7 +135,7 @@ class Env:
         in their order is raised: what is recorded does not depend on which branch was faster.
         """
         self._check_free()
-        parts = [replace(self, path=(*self.path, key), _threads=[], _retrieved=[]) for key in branches]
+        parts = [replace(self, path=(*self.path, key), _threads=[], _queries=[], _retrieved=[]) for key in branches]
         self._gathering = True
         try:
             ends = await self._together([play(part) for play, part in zip(branches.values(), parts, strict=True)])
@@ -149,9 +150,11 @@ class Env:
     def probe(self, sampling: Sampling | None = None) -> Env:
         """For extra samples: its threads are marked, drawn from seeds of their own, and its searches are not the episode's."""
         path = self.path if self.probing else (*self.path, "probe")
-        retrieved = self._retrieved if self.probing else []
+        queries, retrieved = (self._queries, self._retrieved) if self.probing else ([], [])
         limits = replace(self.limits, tokens=None)
-        return replace(self, sampling=sampling or self.sampling, path=path, probing=True, limits=limits, _retrieved=retrieved)
+        return replace(
+            self, sampling=sampling or self.sampling, path=path, probing=True, limits=limits, _queries=queries, _retrieved=retrieved
+        )  # fmt: skip
 
     async def search(self, query: str, k: int) -> list[Passage]:
         """The passages of one query, best first."""
@@ -167,6 +170,7 @@ class Env:
             self.watcher.searches(queries)
         with self.waits.on("search"), spans.span("search", queries=len(queries), k=k):
             found = await self._found(self.retriever.search(queries, k), f"no search for {queries[0]!r}")
+        (self.trajectory.queries if self._queries is None else self._queries).extend(queries)
         self._note_found([passage for passages in found for passage in passages])
         if not self.probing:
             self.trajectory.searches += len(queries)
@@ -238,6 +242,7 @@ class Env:
 
     def _record(self, part: Env) -> None:
         (self.trajectory.threads if self._threads is None else self._threads).extend(part._threads or ())
+        (self.trajectory.queries if self._queries is None else self._queries).extend(part._queries or ())
         self._note(part._retrieved or ())
 
     def _note_found(self, passages: Sequence[Passage]) -> None:

@@ -22,7 +22,7 @@ from rolecast.evaluation import tasks
 from rolecast.evaluation.cost import Cost, cost_of, read_cost
 from rolecast.evaluation.lenient import with_lenient
 from rolecast.evaluation.metrics import Row, row_of, shortfall_of, summarize_rows
-from rolecast.evaluation.profiles import OURS
+from rolecast.evaluation.profiles import OURS, Profile
 from rolecast.evaluation.tasks import Task
 from rolecast.evaluation.trace import trace
 from rolecast.leasing import Group
@@ -30,6 +30,7 @@ from rolecast.methods.base import Method
 from rolecast.ports import EXTERNAL, Retriever
 from rolecast.retriever.index import build_index
 from rolecast.retriever.silent import NoRetriever
+from rolecast.rewards.text import RULES
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.scheduler import ended
 from rolecast.stages.environment import RETRIEVER_URL, address
@@ -49,13 +50,15 @@ CORPUS = "corpus.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """`questions`: a file of them; `corpus`: what is searched, unless the config names an index or a service."""
+    """`questions`: a file of them; `corpus`: what is searched, unless the config names an index or a service. `profile`: whose script compares
+    answers."""
 
     config: RunConfig
     speaker: Speaker
     questions: Path
     corpus: Path | None
     out: Path
+    profile: Profile = OURS
 
     def asked(self) -> dict[str, Any]:
         """What the result depends on. An evaluation goes on if all of it is as it was."""
@@ -69,14 +72,18 @@ class Trial:
             },
             "questions": _digest(self.questions),
             "corpus": _digest(self.corpus) if self.corpus is not None else None,
+            "profile": self.profile.name,
         }  # fmt: skip
 
 
-def trial_of(config: RunConfig, speaker: Speaker, data: Path, out: Path) -> Trial:
-    """`data`: a folder that `rolecast data` wrote, or a file of questions beside a corpus. InputError for what cannot be evaluated on."""
+def trial_of(config: RunConfig, speaker: Speaker, data: Path, out: Path, profile: Profile = OURS) -> Trial:
+    """`data`: a folder that `rolecast data` wrote, or a file of questions beside a corpus. InputError for what cannot be evaluated on, and for
+    a profile that plays otherwise: it is of a run."""
+    if played := sorted(set(profile.switches) - {"rules", "without_yes_no"}):
+        raise InputError(f"profile {profile.name} plays otherwise ({', '.join(played)}), which only a run's evaluation can; evaluate a RUN")
     file = _questions_at(data)
     corpus = next((path for name in (CORPUS, f"{CORPUS}.gz") if (path := file.parent / name).is_file()), None)
-    return Trial(config, speaker, file, searched(config, speaker, corpus, file), out)
+    return Trial(config, speaker, file, searched(config, speaker, corpus, file), out, profile)
 
 
 def _questions_at(data: Path) -> Path:
@@ -133,7 +140,7 @@ def claim(out: Path, identity: Mapping[str, Any]) -> None:
         write_text(file, json.dumps(asked, indent=1))
         return
     known = json.loads(file.read_text())
-    if differs := next((key for key in asked if known.get(key) != asked[key]), None):
+    if differs := next((key for key in asked if known.get(key, "") != asked[key]), None):
         raise InputError(f"{out} was begun with another {differs}; name another folder by --out, or delete it")
 
 
@@ -162,7 +169,7 @@ def _played(trial: Trial, run: Run) -> _Played:
     c = trial.config
     prepare_torch(c)
     method = played_method(c, trial.speaker)
-    task = with_lenient(tasks.together(method.measured or ("qa",)), method)
+    task = trial.profile.task(with_lenient(tasks.together(method.measured or ("qa",)), method, RULES[trial.profile.rules]))
     file = trial.out / KEPT
     known = mended(file, lambda row: row["at"])
     total = min(c.eval.n, sum(1 for _ in iter_questions(trial.questions)))
@@ -268,6 +275,7 @@ def _finish(trial: Trial, played: _Played) -> None:
     rows = [row for _, _, row in played.rows]
     result = {
         "method_name": c.method.name, "model": trial.speaker.name or trial.speaker.place, "data": str(trial.questions),
+        **({"profile": trial.profile.name, "switches": trial.profile.switches} if trial.profile.name else {}),
         **summarize_rows(rows, c.seed, c.eval.bootstrap, played.task), "cost": asdict(played.cost),
     }  # fmt: skip
     with writing(trial.out / RESULT, "evaluation", {"config": c.fingerprint, **trial.asked()["config"]}) as partial:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rolecast.config import RunConfig
 from rolecast.evaluation import tasks
+from rolecast.evaluation.attribution import first_fault
 from rolecast.evaluation.cost import cost_of
 from rolecast.evaluation.metrics import shortfall, summarize
 from rolecast.evaluation.profiles import OURS, Profile
@@ -108,10 +109,14 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
 
 
 def prediction(t: Trajectory, task: Task) -> dict[str, Any]:
-    """A row of predictions.jsonl. Its scores are those of answers, where there are gold answers, and the task's own."""
+    """A row of predictions.jsonl. Its scores are those of answers, where there are gold answers, and the task's own. `fault`: what went
+    wrong first (`attribution.FAULTS`)."""
     answers = QA.scores(t) if t.question.gold.answers and task.name != QA.name else {}
+    scores = task.scores(t)
     return {
         "id": t.question.id, "dataset": t.question.dataset, "original_id": t.question.original_id, "type": t.question.type,
         "hops": t.question.hops, "question": t.question.text, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status,
-        "searches": t.searches, "retrieved": list(t.retrieved), "scores": {**answers, **task.scores(t)},
+        "searches": t.searches, "queries": list(t.queries), "retrieved": list(t.retrieved),
+        "gold_passages": list(t.question.gold.passages), "fault": first_fault(t, scores.get("em", scores[task.headline])),
+        "scores": {**answers, **scores},
     }  # fmt: skip

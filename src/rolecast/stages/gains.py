@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from rolecast.evaluation.comparison import estimate
+from rolecast.evaluation.comparison import paired
 from rolecast.schedule import Schedule
 from rolecast.schedule import find as find_stage
 from rolecast.stages.run import Run
@@ -32,7 +31,7 @@ def scores_of(run: Run, stage: str) -> Scores:
 
 def gains(run: Run, evaluated: Sequence[str]) -> dict[str, Any]:
     """`over`: the model that RL began with. `stages`: for each later one, the mean paired difference of every score that both have, with
-    its 95 % bootstrap interval over questions. Empty where there is nothing to compare."""
+    its 95 % bootstrap interval over questions, and McNemar's test of those that are right or wrong. Empty where there is nothing to compare."""
     start = start_of_rl(run.config.schedule)
     later = [stage for stage in evaluated if stage != start] if start in evaluated else []
     if not later:
@@ -49,4 +48,4 @@ def differences(after: Scores, before: Scores) -> dict[str, dict[str, Any]]:
             old = before.get(question, {}).get(name)
             if value is not None and old is not None:
                 found.setdefault(name, {})[question] = value - old
-    return {name: asdict(estimate([of])) for name, of in found.items()}
+    return {name: paired([of]) for name, of in found.items()}

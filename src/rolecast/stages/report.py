@@ -1,16 +1,17 @@
-"""The end of a run: summary.json and report.html."""
+"""The end of a run: summary.json, report.html, and pages of what was answered wrong."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rolecast.evaluation.report import render_report
+from rolecast.evaluation.wrong_pages import page_name, wrong, wrong_pages
 from rolecast.schedule import Schedule, keys_of
 from rolecast.stages.belonging import require_own
 from rolecast.stages.budget import accounts
@@ -21,6 +22,8 @@ from rolecast.stages.run import Run, origins, seconds
 from rolecast.stages.segments import segments_of
 from rolecast.stages.times import FILE, mean_step
 from rolecast.store.artifact import provenance, verify, write_text
+
+WRONG = "wrong"  # folder of the pages of wrong answers
 
 
 def report(run: Run) -> Path:
@@ -54,12 +57,32 @@ def report(run: Run) -> Path:
         "report": "report.html",
     }
     traces = {stage: json.loads((run.evaluation(stage) / "traces.json").read_text()) for stage in results}
-    shown = {**summary, "title": run.config.name, "config": run.config.model_dump(mode="json")}
+    links = {stage: {"first": f"{WRONG}/{page_name(stage, 1)}", "count": count} for stage in results if (count := _write_wrong(run, stage))}
+    shown = {**summary, "title": run.config.name, "config": run.config.model_dump(mode="json"), "wrong": links}
     write_text(run.path / "report.html", render_report(shown, curves, traces))
     write_text(run.path / "summary.json", json.dumps(summary, indent=1))
     for name in ("report.html", "summary.json"):
         run.record(run.path / name)
     return run.path / "summary.json"
+
+
+def _write_wrong(run: Run, stage: str) -> int:
+    """Pages of what the stage's model got wrong, in the place of those of before; returns how many questions that is."""
+    predictions = run.evaluation(stage) / "predictions.jsonl"
+    folder = run.path / WRONG
+    folder.mkdir(exist_ok=True)
+    for stale in folder.glob(f"{stage}-????.html"):
+        stale.unlink()
+    count = sum(map(wrong, _rows(predictions)))
+    for name, page in wrong_pages(f"{run.config.name}: wrong answers of {stage}", stage, _rows(predictions), count):
+        write_text(folder / name, page)
+        run.record(folder / name)
+    return count
+
+
+def _rows(predictions: Path) -> Iterator[Any]:
+    with predictions.open() as lines:
+        yield from map(json.loads, lines)
 
 
 def _step_seconds(run: Run, stage: str) -> dict[str, float]:

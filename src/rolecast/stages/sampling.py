@@ -19,6 +19,7 @@ from rolecast.evaluation.cost import Cost, cost_of
 from rolecast.evaluation.metrics import valid_share
 from rolecast.evaluation.tasks import QA, Task, means
 from rolecast.learner.tally import Metrics
+from rolecast.methods.base import Method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.rollouts import Rollouts
@@ -197,8 +198,7 @@ class Sampler:
         return [self._credited(group) for group in groups.values()]
 
     def _credited(self, group: list[Trajectory]) -> Credited:
-        method = self.rollouts.method
-        return Credited(group, own_credit(method.credit(group), group), method.examples(group))
+        return credited(self.rollouts.method, group)
 
     def _teaches(self, group: Credited) -> bool:
         """Whether any objective can learn from the group: one that compares within groups needs rewards that differ."""
@@ -211,16 +211,23 @@ class Sampler:
         return bool(group.examples)
 
     def _imperfect(self, group: Credited) -> Credited:
-        """DECOR 4.4 to the letter keeps trajectories with 0 < R < 1 only; the default keeps whole groups."""
-        if self.rollouts.method.dynamic_sampling != "trajectory":
-            return group
-        rewards: dict[str, list[float]] = defaultdict(list)
-        for unit in group.units:
-            rewards[unit.rollout].append(unit.reward)
-        kept = {rollout for rollout, earned in rewards.items() if 0 < float(np.mean(earned)) < 1}
-        return Credited(
-            [t for t in group.trajectories if t.id in kept], [unit for unit in group.units if unit.rollout in kept], group.examples
-        )
+        return imperfect(self.rollouts.method, group)
+
+
+def credited(method: Method, group: list[Trajectory]) -> Credited:
+    """What each rollout of a question earned, by its named rewards. The same in training and when groups are scored again."""
+    return Credited(group, own_credit(method.credit(group), group), method.examples(group))
+
+
+def imperfect(method: Method, group: Credited) -> Credited:
+    """DECOR 4.4 to the letter keeps trajectories with 0 < R < 1 only; the default keeps whole groups."""
+    if method.dynamic_sampling != "trajectory":
+        return group
+    rewards: dict[str, list[float]] = defaultdict(list)
+    for unit in group.units:
+        rewards[unit.rollout].append(unit.reward)
+    kept = {rollout for rollout, earned in rewards.items() if 0 < float(np.mean(earned)) < 1}
+    return Credited([t for t in group.trajectories if t.id in kept], [unit for unit in group.units if unit.rollout in kept], group.examples)
 
 
 def _by_group(episodes: Sequence[Episode]) -> list[list[Episode]]:

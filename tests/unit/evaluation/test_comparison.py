@@ -171,7 +171,7 @@ def test_the_page_of_one_untrained_method_has_neither_pairs_nor_curves() -> None
 def test_the_headline_says_whether_the_best_is_surely_ahead() -> None:
     many = [1.0] * 40
     sure = headline(compared([run("a", 0, [0.0] * 40), run("b", 0, many)]))
-    assert sure == "b scores highest, 100.0 [100.0, 100.0]; it is 100.0 points [100.0, 100.0] ahead of a on the same 40 questions."
+    assert sure == "b scores highest, 100.0 [91.2, 100.0]; it is 100.0 points [82.4, 100.0] ahead of a on the same 40 questions."
     doubtful = headline(compared([run("a", 0, [1.0, 0.0, 1.0]), run("b", 0, [0.0, 1.0, 0.0])]))
     assert doubtful.endswith("on the same 3 questions, an interval that holds 0.")
     assert headline(compared([run("a", 0, [0.0]), run("b", 0, [0.0])])) == "a and b score highest and the same, 0.0 on 1 questions."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields, replace
+from typing import Any
 
 import pytest
 
@@ -36,8 +37,8 @@ def test_names_set_the_switches_of_their_project_together() -> None:
     assert {name: profile.switches for name, profile in PROFILES.items()} == {
         "faithful_search_r1": {**sampled, "prompt_answers": True, "loses_beginning": True},
         "faithful_coda": sampled,
-        "faithful_mask": {"drops_failed": True, "yes_no": "left_out"},
-        "squad": {"yes_no": "squad"},
+        "faithful_mask": {"drops_failed": True, "without_yes_no": True},
+        **{name: {"rules": name} for name in ("hotpotqa", "squad", "triviaqa", "nq")},
     }
     assert {key for profile in PROFILES.values() for key in profile.switches} == {field.name for field in fields(Profile)} - {"name"}
     assert find_profile("squad") is PROFILES["squad"]
@@ -83,7 +84,7 @@ def test_failed_episodes_count_for_nothing() -> None:
 )  # fmt: skip
 def test_rules_for_yes_and_no(answer: str | None, gold: str, hotpot: float, squad: float, left_out: float | None) -> None:
     t = episode(answer, gold)
-    found = [Profile("p", yes_no=rule).task(QA).scores(t) for rule in ("hotpot", "squad", "left_out")]  # type: ignore[arg-type]
+    found = [profile.task(QA).scores(t) for profile in (OURS, Profile("p", rules="squad"), Profile("p", without_yes_no=True))]
     assert [scores["f1"] for scores in found] == [
         pytest.approx(value) if value is not None else None for value in (hotpot, squad, left_out)
     ]
@@ -92,11 +93,22 @@ def test_rules_for_yes_and_no(answer: str | None, gold: str, hotpot: float, squa
 
 def test_a_task_that_compares_no_answers_has_no_rule_for_them() -> None:
     t = replace(episode("yes", "yes"), rewards=[Reward("report", "t", 0.5)])
-    for rule in ("squad", "left_out"):
-        assert Profile("p", yes_no=rule).task(find("reward:report")).scores(t) == {"report": 0.5}  # type: ignore[arg-type]
+    for profile in (Profile("p", rules="squad"), Profile("p", without_yes_no=True)):
+        assert profile.task(find("reward:report")).scores(t) == {"report": 0.5}
 
 
 def test_a_rule_holds_for_tasks_that_have_answers_among_other_scores() -> None:
     t = replace(episode("yes it is", "yes"), rewards=[Reward("report", "t", 0.5)])
-    found = Profile("p", yes_no="squad").task(together(["reward:report", "qa"])).scores(t)
+    found = Profile("p", rules="squad").task(together(["reward:report", "qa"])).scores(t)
     assert (found["report"], found["f1"], found["em"]) == (0.5, 0.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rules", "unknown", "parted"),
+    [("ours", 0, 0), ("hotpotqa", 2 / 3, 0), ("squad", 2 / 3, 0), ("triviaqa", 2 / 3, 1), ("nq", 2 / 3, 0)],
+)
+def test_a_profile_compares_answers_as_its_script_does(rules: Any, unknown: float, parted: float) -> None:
+    """ "unknown" is a word to all but ours; to TriviaQA's a hyphen parts words."""
+    scores = Profile("p", rules=rules).task(QA).scores
+    assert scores(episode("unknown", "unknown soldier")) == {"em": 0, "f1": unknown, "cem": 0}
+    assert scores(episode("co-op", "co op")) == {"em": parted, "f1": parted, "cem": parted}

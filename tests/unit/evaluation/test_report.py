@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rolecast.evaluation.report import _controls, charts, headline, render_report, role_names, stage_scores
+from rolecast.evaluation.report import _controls, charts, embedded, fault_bars, headline, render_report, role_names, stage_scores
 
 NAN = float("nan")
 
@@ -284,3 +284,41 @@ def test_the_page_tells_what_each_stage_of_rl_cost() -> None:
         {"label": "RL, cost", "score": None, "values": [("sampled", "4,000"), ("judge calls", "12"), ("ended", "budget"), ("context of planner", "321")]}
     ]  # fmt: skip
     assert "context of planner" in render_report({**SUMMARY, "budget": {"stages": {"rl": spent}}}, {}, {})
+
+
+def test_the_page_embeds_no_more_episodes_than_it_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = {"sft": [{"id": n} for n in range(400)], "rl": [{"id": n} for n in range(300)]}
+    kept = embedded(many)
+    assert (kept["sft"], kept["rl"]) == (many["sft"][:250], many["rl"][:250])
+    monkeypatch.setattr("rolecast.evaluation.report.BYTES", 100)
+    assert [len(items) for items in embedded({"sft": [{"id": "x" * 30}] * 9, "rl": []}).values()] == [2, 0]
+    page = render_report({"stages": {"rl": {"em": 0.5}}}, {}, {"rl": [{"id": "x" * 30, "question": f"number {n}?"} for n in range(9)]})
+    assert "number 0?" in page
+    assert "number 5?" not in page
+
+
+def test_what_failed_first_is_a_figure_over_all_questions() -> None:
+    result = {
+        "em": 0.5,
+        "n": 8,
+        "faults": {"planner_never_asked": 3, "answerer_erred": 1},
+        "gold_recall": 0.75,
+        "gold_recall_ci95": [0.5, 0.9],
+    }
+    summary = {
+        "stages": {"sft": {"em": 1.0, "n": 8, "faults": {}}, "rl": result},
+        "wrong": {"rl": {"first": "wrong/rl-0001.html", "count": 4}},
+    }
+    found = fault_bars(summary, stage_scores(summary))
+    assert found["names"] == ["planner never asked", "answerer erred"]
+    [bar] = found["rows"]
+    assert [(part["name"], part["count"], part["share"]) for part in bar["parts"]] == [
+        ("planner never asked", 3, 0.375),
+        ("answerer erred", 1, 0.125),
+    ]
+    page = render_report(summary, {}, {})
+    assert 'title="planner never asked: 3 of 8"' in page
+    assert 'href="wrong/rl-0001.html"' in page
+    assert "Gold passages that were retrieved" in page
+    assert "[50.0, 90.0]" in page
+    assert "What went wrong first" not in render_report({"stages": {"rl": {"em": 0.5}}}, {}, {})

@@ -14,14 +14,14 @@ from rolecast.types import Gold, Question, Reward, RubricItem, Trajectory
 
 
 def episode(answer: str | None = None, *rewards: float | None, hops: int = 1) -> Trajectory:
-    question = Question("q", "Which band is it?", Gold(("The The",), rubric=(RubricItem("names the band", 2.0),)), hops=hops)
+    question = Question("q", "Which band is it?", Gold(("The Who",), rubric=(RubricItem("names the band", 2.0),)), hops=hops)
     return Trajectory(
         "t", question, "g", 0, "m", 0, answer=answer, rewards=[Reward("rubric", f"a{i}", value) for i, value in enumerate(rewards)]
     )
 
 
 def test_answers_are_compared_with_gold_ones_and_none_is_zero() -> None:
-    assert means(QA, [episode("The The"), episode(None), episode("a band")]) == {
+    assert means(QA, [episode("The Who"), episode(None), episode("a band")]) == {
         "em": pytest.approx(1 / 3),
         "f1": pytest.approx(1 / 3),
         "cem": pytest.approx(1 / 3),
@@ -68,7 +68,7 @@ def test_what_released_code_leaves_out_is_a_task_of_its_own(name: str, expected:
 
 
 def test_tasks_together_have_all_scores_and_the_first_ones_headline() -> None:
-    done = [episode("The The", 0.25), episode("no", 0.75), episode("no")]
+    done = [episode("The Who", 0.25), episode("no", 0.75), episode("no")]
     both = together(["qa", "reward:rubric"])
     assert (both.name, both.headline, both.others) == ("qa+reward:rubric", "em", ("rubric",))
     assert means(both, done) == {**means(QA, done), "rubric": 0.5}
@@ -107,7 +107,7 @@ def test_what_is_no_task_is_refused(name: str) -> None:
 
 
 def test_a_table_shows_each_stages_own_score() -> None:
-    done = [episode("The The", 0.25), episode("no", 0.75, hops=2)]
+    done = [episode("The Who", 0.25), episode("no", 0.75, hops=2)]
     plan, answers = summarize(done, 0, 100, find("reward:rubric")), summarize(done, 0, 100)
     head, _, row = results_table({"planner_rl": plan}).splitlines()
     assert head.split()[1] == "rubric"

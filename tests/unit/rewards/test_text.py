@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolecast.rewards.text import abstains, cover_exact_match, exact_match, normalize, token_f1
+from rolecast.rewards.text import RULES, abstains, cover_exact_match, exact_match, normalize, token_f1
 
 WORDS = st.lists(st.sampled_from(["red", "fox", "the", "a", "yes", "no", "unknown", "x.", "Örk", "-"]), max_size=5).map(" ".join)
 
@@ -114,7 +114,12 @@ def test_cover_exact_match(prediction: str, golds: Sequence[str], expected: floa
 @pytest.mark.parametrize("metric", [exact_match, token_f1, cover_exact_match])
 def test_no_answer_scores_zero_whatever_the_gold(metric: Callable[[str | None, Sequence[str]], float]) -> None:
     assert metric(None, ["The The"]) == metric(None, [""]) == metric(None, []) == 0
-    assert metric("The The", ["The The"]) == 1
+    assert metric("The Band", ["The Band"]) == 1
+
+
+def test_two_answers_without_words_are_equal_and_share_none() -> None:
+    """HotpotQA's rule; SQuAD's later script has 1."""
+    assert (exact_match("", [""]), token_f1("", [""]), token_f1("", [""], RULES["squad"])) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("metric", [exact_match, token_f1, cover_exact_match])
@@ -149,8 +154,31 @@ def test_who_abstains(prediction: str | None, abstained: bool) -> None:
 @given(WORDS, st.lists(WORDS, max_size=3))
 def test_the_three_metrics_agree_on_their_order(prediction: str, golds: list[str]) -> None:
     em, f1, cover = (metric(prediction, golds) for metric in (exact_match, token_f1, cover_exact_match))
-    assert 0 <= em <= f1 <= 1
+    assert 0 <= f1 <= 1
     assert em <= cover
+    assert em <= f1 or not normalize(prediction)
+
+
+@given(WORDS, st.lists(WORDS, max_size=3), st.sampled_from(sorted(RULES)))
+def test_what_is_normalised_away_changes_no_score(prediction: str, golds: list[str], name: str) -> None:
+    rules = RULES[name]
+    dressed = f"  THE {prediction.upper()} ! "
+    for metric in (exact_match, token_f1, cover_exact_match):
+        assert metric(dressed, golds, rules) == metric(prediction, golds, rules)
+
+
+@given(st.text(max_size=12), st.sampled_from(sorted(RULES)))
+def test_every_text_is_its_own_exact_match(text: str, name: str) -> None:
+    rules = RULES[name]
+    assert exact_match(text, [text], rules) == cover_exact_match(text, [text], rules) == 1
+    assert token_f1(text, [text], rules) == (1 if rules.normalize(text) else rules.empty)
+
+
+@given(st.text(max_size=12), st.lists(st.text(max_size=12), min_size=1, max_size=3), st.sampled_from(sorted(RULES)), st.text(max_size=12))
+def test_another_gold_answer_lowers_no_score(prediction: str, golds: list[str], name: str, more: str) -> None:
+    rules = RULES[name]
+    for metric in (exact_match, token_f1, cover_exact_match):
+        assert metric(prediction, golds, rules) <= metric(prediction, [*golds, more], rules)
 
 
 @given(WORDS, WORDS)

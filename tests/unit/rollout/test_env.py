@@ -131,7 +131,7 @@ def test_results_and_records_are_in_the_order_of_the_branches(order: tuple[str, 
     assert [request.key for request in engine.requests] != sorted(request.key for request in engine.requests)  # they were at once
     assert [thread.id for thread in env.trajectory.threads] == [f"g.0/{name}/speaker.{n}" for name in "abc" for n in (0, 1)]
     assert env.trajectory.retrieved == ["p of a", "p of b", "p of c"]
-    assert env.trajectory.searches == 3
+    assert (env.trajectory.searches, env.trajectory.queries) == (3, ["a", "b", "c"])
     assert engine.branches == 1
 
 
@@ -229,7 +229,7 @@ def test_a_probe_has_seeds_and_sampling_of_its_own_and_leaves_no_trace_in_the_ro
     asyncio.run(play(without, False))
     asyncio.run(play(env, True))
     t = env.trajectory
-    assert (t.threads_of("speaker"), t.searches, t.retrieved) == (without.trajectory.threads, 0, [])
+    assert (t.threads_of("speaker"), t.searches, t.queries, t.retrieved) == (without.trajectory.threads, 0, [], [])
     assert [thread.id for thread in t.threads_of("speaker", probe=True)] == ["g.0/probe/speaker.0", "g.0/probe/speaker.1"]
     assert seeds(plain).items() < seeds(probed).items()
     assert len(set(seeds(probed).values())) == 4
@@ -250,7 +250,8 @@ def test_many_queries_are_one_call_and_all_are_recorded_in_their_order() -> None
     env = env_of(Repeats(), retriever)
     asyncio.run(play(env))
     assert retriever.calls == [["b", "a", "b"]]
-    assert (env.trajectory.searches, env.trajectory.retrieved) == (3, ["p of b", "p of a", "p of b", "p7", "p1"])
+    assert (env.trajectory.searches, env.trajectory.queries) == (3, ["b", "a", "b"])
+    assert env.trajectory.retrieved == ["p of b", "p of a", "p of b", "p7", "p1"]
 
 
 # Contexts that are full

@@ -238,3 +238,21 @@ def test_a_question_to_a_model_that_no_run_trained(model: Path, data: Path) -> N
         assert "no such file; name the corpus.jsonl" in refused("ask", "Who is 1?", *words, "--corpus", data / "none")
     assert "--model needs --method" in refused("ask", "Who?", "--model", model)
     assert "--model needs a question" in refused("ask", "--model", model)
+
+
+def test_answers_are_compared_as_the_profile_says(tmp_path: Path, model: Path, data: Path) -> None:
+    """TriviaQA's script takes a hyphen for a space."""
+    rows = [{"id": "q0", "question": "Who is 0?", "answers": ["Kel-0"]}, {"id": "q1", "question": "Who is 1?", "answers": ["Kel-1"]}]
+    (data / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with answering() as (url, endpoint):
+        endpoint.replies = [reply]
+        command(*outside(url, model, data, tmp_path / "plain"))
+        command(*outside(url, model, data, tmp_path / "out"), "--profile", "triviaqa")
+        plain, found = (json.loads((tmp_path / of / "evaluation" / "result.json").read_text()) for of in ("plain", "out"))
+        assert (plain["em"], plain["lenient_em"], plain["reply_cem"], "profile" in plain) == (0.0, 0.0, 0.0, False)
+        assert (found["em"], found["lenient_em"], found["reply_cem"]) == (0.5, 0.5, 1.0)
+        assert (found["profile"], found["switches"]) == ("triviaqa", {"rules": "triviaqa"})
+        with pytest.raises(InputError, match="begun with another profile"):
+            command(*outside(url, model, data, tmp_path / "out"))
+        with pytest.raises(InputError, match=r"profile faithful_coda plays otherwise \(batch, temperature, top_p\)"):
+            command(*outside(url, model, data, tmp_path / "new"), "--profile", "faithful_coda")

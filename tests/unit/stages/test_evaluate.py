@@ -27,7 +27,7 @@ from rolecast.types import Action, Gold, Question, Stage, Thread, Trajectory
 from tests.tiny import RENDERER
 
 SPLITS = {
-    split: [Question(f"{split}{i}", "Which band is it?", Gold(("The The",))) for i in range(12)] for split in ("train", "dev", "test")
+    split: [Question(f"{split}{i}", "Which band is it?", Gold(("The Who",))) for i in range(12)] for split in ("train", "dev", "test")
 }
 
 
@@ -56,7 +56,7 @@ class Played:
         for number, episode in enumerate(episodes[self.lost :]):
             id = f"{episode.group}.{episode.member}"
             said = Thread(id, "answerer", "shared", turns=[Action(f"{id}#0", (1,), (0.0,), "v", "", "stop")])
-            answer = "The The" if number < self.right else "no"
+            answer = "The Who" if number < self.right else "no"
             done.append(Trajectory(id, episode.question, episode.group, episode.member, "decor", 0, threads=[said], answer=answer))
         return done
 
@@ -117,8 +117,9 @@ def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, pl
     assert (result["em"], result["n"]) == (0.6, 10)
     rows = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
     assert rows[5] == {
-        "id": "test5", "question": "Which band is it?", "answer": "The The", "golds": ["The The"], "status": "ok", "searches": 0, "retrieved": [],
-        "scores": {"em": 1.0, "f1": 1.0, "cem": 1.0}, "dataset": "", "original_id": "", "type": "", "hops": 0,
+        "id": "test5", "dataset": "", "original_id": "", "type": "", "hops": 0, "question": "Which band is it?", "answer": "The Who",
+        "golds": ["The Who"], "status": "ok", "searches": 0, "queries": [], "retrieved": [], "gold_passages": [], "fault": "",
+        "scores": {"em": 1.0, "f1": 1.0, "cem": 1.0},
     }  # fmt: skip
     assert result["cost"] == {
         "sampled": 10, "frozen": 0, "prompt": 0, "searches": 0, "judge_calls": 0, "judge_tokens": 0, "context": {"answerer": 1},
@@ -133,7 +134,7 @@ def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, pl
 
 
 def test_an_evaluation_holds_what_its_method_tells_of_the_episodes(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Decor, "diagnostics", lambda self, done: {"right": sum(t.answer == "The The" for t in done) / len(done)})
+    monkeypatch.setattr(Decor, "diagnostics", lambda self, done: {"right": sum(t.answer == "The Who" for t in done) / len(done)})
     folder = evaluate(run_of(tmp_path, make_config({"eval": {"n": 10}}, "here")), "rl")
     assert json.loads((folder / "result.json").read_text())["method"] == {"right": 0.6}
 
@@ -183,7 +184,7 @@ def test_a_test_of_which_episodes_are_missing_is_an_error_and_not_a_score(tmp_pa
 def test_a_profile_says_so_and_is_kept_beside_the_plain_evaluation(tmp_path: Path, played: Played) -> None:
     run = run_of(tmp_path)
     plain = evaluate(run, "rl")
-    profile = Profile("faithful", temperature=1.0, top_p=0.95, batch=5, yes_no="squad")
+    profile = Profile("faithful", temperature=1.0, top_p=0.95, batch=5, rules="squad")
     folder = evaluate(run, "rl", profile)
     assert (folder, plain) == (run.evaluation("rl", "faithful"), run.evaluation("rl"))
     assert folder.name == "rl.faithful"
@@ -192,7 +193,7 @@ def test_a_profile_says_so_and_is_kept_beside_the_plain_evaluation(tmp_path: Pat
     results = [json.loads((path / "result.json").read_text()) for path in (plain, folder)]
     assert ("profile" in results[0], results[0]["n"]) == (False, 12)
     assert (results[1]["profile"], results[1]["n"]) == ("faithful", 10)
-    assert results[1]["switches"] == {"temperature": 1.0, "top_p": 0.95, "batch": 5, "yes_no": "squad"}
+    assert results[1]["switches"] == {"temperature": 1.0, "top_p": 0.95, "batch": 5, "rules": "squad"}
     assert json.loads((folder / "manifest.json").read_text())["provenance"]["profile"] == "faithful"
     summary = json.loads(report(run).read_text())
     assert list(summary["stages"]) == ["rl"]

@@ -1,0 +1,49 @@
+"""All questions that a stage's model got wrong, a few hundred a page: what the report's browser has no room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from rolecast.evaluation.attribution import FAULTS
+from rolecast.evaluation.pages import pages
+from rolecast.evaluation.report import number
+
+PREDICTION: Mapping[str, Any] = {  # what one of before may lack
+    "type": "", "hops": 0, "original_id": "", "answer": None, "status": "ok", "fault": "", "queries": [], "gold_passages": [], "retrieved": [],
+}  # fmt: skip
+
+
+def wrong(prediction: Mapping[str, Any]) -> bool:
+    """Of a row of predictions.jsonl. One that is not scored is not wrong."""
+    scores = prediction["scores"]
+    score = number(scores.get("em", next(iter(scores.values()), None)))
+    return score is not None and score < 1
+
+
+def page_name(stage: str, page: int) -> str:
+    """`page` from 1."""
+    return f"{stage}-{page:04d}.html"
+
+
+def wrong_pages(title: str, stage: str, predictions: Iterable[Mapping[str, Any]], count: int) -> Iterator[tuple[str, str]]:
+    """(file name, HTML) of each page. `count`: how many of the predictions are wrong."""
+    rows = (row for row in predictions if wrong(row))
+    return pages("wrong.html.jinja", rows, count, partial(page_name, stage), _row, title=title)
+
+
+def about(row: Mapping[str, Any]) -> str:
+    """Type, hops and id of a prediction's question."""
+    parts = [row["type"], f"{row['hops']} hops" if row["hops"] else "", row["original_id"] or row["id"]]
+    return ", ".join(part for part in parts if part)
+
+
+def _row(given: Mapping[str, Any]) -> dict[str, Any]:
+    row = {**PREDICTION, **given}
+    gold, f1 = set(row["gold_passages"]), number(row["scores"].get("f1"))
+    return {
+        "id": row["id"], "question": row["question"], "about": about(row), "answer": row["answer"], "golds": row["golds"],
+        "f1": "–" if f1 is None else f"{100 * f1:.0f}", "fault": FAULTS.get(row["fault"], "–"),
+        "queries": row["queries"], "found": f"{len(gold & set(row['retrieved']))} of {len(gold)}" if gold else "–",
+    }  # fmt: skip
