@@ -48,11 +48,13 @@ def finished(question: Question = TWO_HOPS, answer: str | None = None) -> Trajec
     return Trajectory("t", question, "g", 0, "decor", 0, threads=[Thread("t0", "planner", "shared", turns=[act("a", 3)])], answer=answer)
 
 
-@pytest.mark.parametrize(("answer", "em"), [(None, 0.0), ("The The", 1.0)])
-def test_no_answer_scores_zero_in_every_report(answer: str | None, em: float) -> None:
+@pytest.mark.parametrize(
+    ("answer", "scores"), [(None, [0.0, 0.0, 0.0]), ("The The", [1.0, 0.0, 1.0])]
+)  # its words are articles: F1 has none
+def test_no_answer_scores_zero_in_every_report(answer: str | None, scores: list[float]) -> None:
     done = [finished(THE_THE, answer)]
-    assert describe(done, [])["train/em"] == em
-    assert [summarize(done, 0, 100)[name] for name in ("em", "f1", "cem")] == [em] * 3
+    assert describe(done, [])["train/em"] == scores[0]
+    assert [summarize(done, 0, 100)[name] for name in ("em", "f1", "cem")] == scores
 
 
 def ended(status: Any, answer: str | None = None) -> Trajectory:
