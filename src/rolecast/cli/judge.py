@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rolecast.cli.flags import takes_settings
+from rolecast.cli.places import path_argument, path_option
 from rolecast.judge.settings import JudgeSettings
 
 if TYPE_CHECKING:
@@ -36,11 +37,11 @@ def serve(settings: JudgeSettings) -> None:
 
 @app.command()
 def calibrate(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help='JSON lines: {"kind": …, "inputs": {…}, "expected": a score of people}.')],
+    file: Annotated[Path, path_argument('JSON lines: {"kind": …, "inputs": {…}, "expected": a score of people}.')],
     url: Annotated[
         str, typer.Option(metavar="URL", envvar="ROLECAST_JUDGE_URL", help="The judge service; by default what ROLECAST_JUDGE_* say.")
     ] = "",
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures here too, as JSON.")] = None,
+    out: Annotated[Path | None, path_option("Write the figures here too, as JSON.")] = None,
 ) -> None:
     """Compare a judge with people: agreement, Cohen's kappa, and bias by length and by the order of lists.
 
