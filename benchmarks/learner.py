@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from packing import PEAKS, between, wait
-from shapes import SHAPES, card
+from shapes import SHAPES, card, commands_of
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from rolecast.learner.learner import Learner, make_learner
@@ -283,25 +283,16 @@ def _forget(device: torch.device) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    commands = parser.add_subparsers(required=True)
-
-    def command(run: Callable[[argparse.Namespace, torch.device], None], **options: Any) -> argparse.ArgumentParser:
-        asked = commands.add_parser(run.__name__)
-        asked.set_defaults(run=run)
-        for name, default in options.items():
-            asked.add_argument(f"--{name}", type=type(default), default=default)
-        asked.add_argument("--eager", action="store_true", help="compile nothing")
-        return asked
-
+    parser, command = commands_of(__doc__)
     against = command(trl, groups=8, members=8, prompt=256, own="64:448", budget=32768, repeats=5)
     against.add_argument("model", type=Path, help="a Hugging Face model directory with its tokenizer")
     against.add_argument("--batches", type=int, nargs="+", default=[8, 16, 32, 64], help="rows of a pass of TRL's to try")
     adapted = command(lora, shape="1.5b", rank=16, rows=64, lengths="256:1024", budget=16384, repeats=5)
     adapted.add_argument("--recompute", action="store_true", help="layers are computed again in the backward pass")
     adapted.add_argument("--ways", nargs="+", default=["padded", "packed"], help="padded, eager; packed, compiled")
-    command(zero, shape="1.5b", zero=2, rows=64, lengths="256:1024", budget=8192, packing="off", repeats=5)
+    whole = command(zero, shape="1.5b", zero=2, rows=64, lengths="256:1024", budget=8192, packing="off", repeats=5)
+    for asked in (against, adapted, whole):
+        asked.add_argument("--eager", action="store_true", help="compile nothing")
     arguments = parser.parse_args()
     arguments.run(arguments, torch.device(arguments.device))
 

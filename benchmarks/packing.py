@@ -23,14 +23,13 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from shapes import SMOLLM2, card
+from shapes import SMOLLM2, card, commands_of
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from rolecast.learner.batch import Padded, TokenBatch, make_batch
@@ -230,17 +229,7 @@ def ratio(arguments: argparse.Namespace, device: torch.device) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    commands = parser.add_subparsers(required=True)
-
-    def command(run: Callable[[argparse.Namespace, torch.device], None], **options: Any) -> argparse.ArgumentParser:
-        asked = commands.add_parser(run.__name__)
-        asked.set_defaults(run=run)
-        for name, default in options.items():
-            asked.add_argument(f"--{name}", type=type(default) if default is not None else str, default=default)
-        return asked
-
+    parser, command = commands_of(__doc__)
     stepping = command(step, model=None, shape="{}", dtype=None, groups=8, members=8, prompt=1024, own="64:448", budget=32768, repeats=5)
     stepping.add_argument("--eager", action="store_true", help="compile nothing")
     stepping.add_argument("--static", action="store_true", help="compile for one width, and fill every pack up to the budget")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,22 @@ def card(device: torch.device | None = None) -> str:
     """What a table's figures were measured on."""
     on_gpu = torch.cuda.is_available() if device is None else device.type == "cuda"
     return torch.cuda.get_device_name(device) if on_gpu else f"CPU, {torch.get_num_threads()} threads"
+
+
+def commands_of(doc: str | None) -> tuple[ArgumentParser, Callable[..., ArgumentParser]]:
+    """A parser whose namespace has a `device`, and what adds a command to it: a function, which is called after it, and its options' defaults."""
+    parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    commands = parser.add_subparsers(required=True)
+
+    def command(run: Callable[[Namespace, torch.device], None], **options: Any) -> ArgumentParser:
+        asked: ArgumentParser = commands.add_parser(run.__name__)
+        asked.set_defaults(run=run)
+        for name, default in options.items():
+            asked.add_argument(f"--{name}", type=type(default) if default is not None else str, default=default)
+        return asked
+
+    return parser, command
 
 
 def write_shape(name: str, tokenizer: PreTrainedTokenizerBase, folder: Path) -> Path:

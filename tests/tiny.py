@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -23,6 +25,13 @@ def tiny_model(seed: int = 0, kv_heads: int = 2, scale: float = 1.0, head_dim: i
     with torch.no_grad():
         model.model.embed_tokens.weight.mul_(scale)
     return model.eval()
+
+
+def save_tiny(folder: Path) -> Path:
+    """A model directory as users have one."""
+    tiny_model().save_pretrained(folder)
+    TOKENIZER.save_pretrained(folder)
+    return folder
 
 
 TOKENIZER = demo_tokenizer()

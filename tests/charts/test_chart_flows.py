@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from rolecast.launching.inferenceservice import ServingSpec
@@ -11,16 +9,7 @@ from rolecast.launching.inferenceservice import render as render_service
 from rolecast.launching.learner_pod import pod_labels
 from rolecast.launching.spec import TrainingJobSpec
 from tests.charts.rendering import Helm, Object, of_kind, pods
-
-Labels = dict[str, str]
-
-
-def selects(selector: Object, labels: Labels) -> bool:
-    for expression in selector.get("matchExpressions", []):
-        assert expression["operator"] == "In"
-        if labels.get(expression["key"]) not in expression["values"]:
-            return False
-    return bool(selector.get("matchLabels", {}).items() <= labels.items())
+from tests.charts.traffic import Labels, admits, selects
 
 
 def matches(peer: Object, to: Labels | str) -> bool:
@@ -34,17 +23,7 @@ def matches(peer: Object, to: Labels | str) -> bool:
 
 
 def passes(objects: list[Object], direction: str, pod: Labels, other: Labels | str, port: int, protocol: str = "TCP") -> bool:
-    policies = [p["spec"] for p in of_kind(objects, "NetworkPolicy") if selects(p["spec"]["podSelector"], pod)]
-    policies = [policy for policy in policies if direction in policy["policyTypes"]]
-    if not policies:
-        return True
-    side = "from" if direction == "Ingress" else "to"
-    rules: list[dict[str, Any]] = [rule for policy in policies for rule in policy.get(direction.lower(), [])]
-    return any(
-        (side not in rule or any(matches(peer, other) for peer in rule[side]))
-        and ("ports" not in rule or any(p["port"] == port and p.get("protocol", "TCP") == protocol for p in rule["ports"]))
-        for rule in rules
-    )
+    return admits(objects, direction, pod, lambda peer: matches(peer, other), port, protocol)
 
 
 def flows(objects: list[Object], source: Labels, target: Labels, port: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,14 +46,20 @@ def passes(objects: list[Object], direction: str, pod: End, other: End, port: in
     """Whether `pod` may send to (Egress) or receive from (Ingress) `other`. Policies hold in their namespace alone."""
     if pod.namespace != NAMESPACE:
         return True
-    policies = [p["spec"] for p in of_kind(objects, "NetworkPolicy") if selects(p["spec"]["podSelector"], pod.labels)]
+    return admits(objects, direction, pod.labels, lambda peer: matches(peer, other), port, protocol)
+
+
+def admits(objects: list[Object], direction: str, pod: Labels, reaches: Callable[[Object], bool], port: int, protocol: str = "TCP") -> bool:
+    """Whether the policies of a pod with these labels let it send to (Egress) or receive from (Ingress) the one that `reaches` knows in a
+    peer."""
+    policies = [p["spec"] for p in of_kind(objects, "NetworkPolicy") if selects(p["spec"]["podSelector"], pod)]
     policies = [policy for policy in policies if direction in policy["policyTypes"]]
     if not policies:
         return True
     side = "from" if direction == "Ingress" else "to"
     rules: list[dict[str, Any]] = [rule for policy in policies for rule in policy.get(direction.lower(), [])]
     return any(
-        (side not in rule or any(matches(peer, other) for peer in rule[side]))
+        (side not in rule or any(reaches(peer) for peer in rule[side]))
         and ("ports" not in rule or any(p["port"] == port and p.get("protocol", "TCP") == protocol for p in rule["ports"]))
         for rule in rules
     )

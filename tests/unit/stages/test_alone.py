@@ -18,7 +18,7 @@ from rolecast.stages.models import Speaker, config_for
 from rolecast.store.artifact import verify
 from rolecast.types import Question
 from tests.endpoint import answering
-from tests.tiny import TOKENIZER, tiny_model
+from tests.tiny import save_tiny
 
 QUESTIONS = [
     {"id": f"q{n}", "question": f"Who is {n}?", "answers": [f"Kel {n}"], "dataset": "one" if n % 3 else "two", "original_id": f"row-{n}"}
@@ -28,10 +28,7 @@ QUESTIONS = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    tiny_model().save_pretrained(folder)
-    TOKENIZER.save_pretrained(folder)
-    return folder
+    return save_tiny(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

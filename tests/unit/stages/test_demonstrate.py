@@ -16,15 +16,12 @@ from rolecast.rollout.render import Renderer
 from rolecast.store.artifact import verify
 from rolecast.teachers.demonstrations import read_demonstrations
 from tests.endpoint import Endpoint, answering, completion
-from tests.tiny import TOKENIZER, tiny_model
+from tests.tiny import TOKENIZER, save_tiny
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    tiny_model().save_pretrained(folder)
-    TOKENIZER.save_pretrained(folder)
-    return folder
+    return save_tiny(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
