@@ -1,10 +1,11 @@
-"""An event loop in a thread of its own."""
+"""An event loop in a thread of its own, and work that a thread does meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -32,3 +33,16 @@ class LoopThread:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+@contextmanager
+def meanwhile(name: str, work: Callable[[threading.Event], None], patience: float | None = None) -> Iterator[None]:
+    """`work` runs in a thread of its own until the context ends, which sets its event and waits for it, `patience` seconds at most."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(patience)

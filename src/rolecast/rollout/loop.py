@@ -19,6 +19,7 @@ from typing import Protocol
 from rolecast.errors import EngineError, InputError, RolecastError
 from rolecast.installed import needing
 from rolecast.leasing import Refused
+from rolecast.loops import meanwhile
 from rolecast.retries import Tries
 from rolecast.rollout.complaints import Complaints
 from rolecast.rollout.remote import RemoteTeam
@@ -227,9 +228,8 @@ class Loop:
     @contextmanager
     def _looking(self, mine: Opening) -> Iterator[None]:
         """Meanwhile another thread looks whether another coordinator needs this worker more."""
-        over = threading.Event()
 
-        def look() -> None:
+        def look(over: threading.Event) -> None:
             while not over.wait(LOOK * random.uniform(1.0, 1.5)):  # so that workers do not move all at once
                 try:
                     other = self.search.better(mine, self._idle())
@@ -242,10 +242,5 @@ class Loop:
                     self._leave.set()
                     return
 
-        thread = threading.Thread(target=look, name="look", daemon=True)
-        thread.start()
-        try:
+        with meanwhile("look", look):
             yield
-        finally:
-            over.set()
-            thread.join()

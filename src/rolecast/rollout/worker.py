@@ -16,6 +16,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 from rolecast.errors import RolecastError, StoreError
 from rolecast.leasing import Blame, Handshake, Lease, Malformed, Refused, TeamVersion, Ticket
+from rolecast.loops import meanwhile
 from rolecast.rollout.collect import Collector, Tell
 from rolecast.rollout.complaints import Complaints
 from rolecast.rollout.scheduler import ended
@@ -228,19 +229,13 @@ class Worker:
         if not self.remote:
             yield
             return
-        over = threading.Event()
 
-        def beat() -> None:
+        def beat(over: threading.Event) -> None:
             while not over.wait(interval):
                 try:
                     self.coordinator.extend(list(self._held.values()))
                 except RolecastError as error:  # the lease may expire; the work is submitted all the same
                     self.complaints.say("heartbeat", logging.WARNING, f"heartbeat: {error}")
 
-        thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-        thread.start()
-        try:
+        with meanwhile("heartbeat", beat):
             yield
-        finally:
-            over.set()
-            thread.join()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rolecast.errors import RolecastError
+from rolecast.loops import meanwhile
 from rolecast.ports import Store
 from rolecast.processes import say_error
 
@@ -48,15 +49,9 @@ class Lease:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Renews the record until the context ends; it stays. Raises `StoreError` if it cannot be written at all."""
-        over = threading.Event()
         self.renew()
-        thread = threading.Thread(target=self._keep, args=(over,), name="job-lease", daemon=True)
-        thread.start()
-        try:
+        with meanwhile("job-lease", self._keep, patience=5.0):
             yield
-        finally:
-            over.set()
-            thread.join(5.0)
 
     def _keep(self, over: threading.Event) -> None:
         while not over.wait(self._seconds / RENEWALS):
