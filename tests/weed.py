@@ -59,9 +59,10 @@ def weed_running(folder: Path) -> Iterator[S3Server]:
     config.write_text(json.dumps({"identities": [identity]}))
     names = ("s3.port", "master.port", "filer.port", "volume.port", "admin.port")
     ports = dict(zip([*names, *(f"{name}.grpc" for name in names)], free_ports(2 * len(names)), strict=True))
+    # Every bucket takes a volume; by default their number is the disk's free GiB, and a session's last buckets are answered 500.
     command = [
         str(Path(sys.executable).with_name("weed")), "mini", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-webdav=false",
-        "-admin.ui=false", "-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.autoCreateBucket=false",
+        "-admin.ui=false", "-volume.max=1000", "-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.autoCreateBucket=false",
         f"-s3.config={config}", "-s3.allowDeleteBucketNotEmpty=false", *(f"-{name}={port}" for name, port in ports.items()),
     ]  # fmt: skip
     with (folder / "weed.log").open("wb") as log:
