@@ -15,8 +15,9 @@ $(STAMP): pyproject.toml scripts/setup.sh
 demo: setup
 	$(BIN)/rolecast demo
 
+# As many tests at once as there are cores, a file's in one process: each process trains and serves with one thread.
 test: setup
-	$(BIN)/python -m pytest -m "not slow" --durations=8
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses=8 --dist loadfile --durations=8
 
 # Also the slow tests, and what somebody does in the first hour, in a clone.
 test-full: setup

@@ -1,22 +1,44 @@
-"""Bad input through the real command: one line on stderr, exit code 2, nothing half-written."""
+"""Bad input through the real command: one line on stderr, exit code 2, nothing half-written.
+
+Importing torch takes seconds, so most run in this process.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from rolecast.cli.main import main
 from rolecast.config import load_config
 from rolecast.stages.run import create
 
 ROW = {"id": "q1", "question": "Who?", "answers": ["x"]}
 
 
-def rolecast(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "rolecast.cli.main", *arguments], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def rolecast(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The same, in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        chdir(cwd),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        patch.object(sys, "argv", ["rolecast", *arguments]),
+        patch.dict("os.environ"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def write(path: Path, *rows: object) -> str:
@@ -48,7 +70,7 @@ def refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
 
 def test_unknown_key(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("stages: {sft: {stepz: 3}}\n")
-    refused(rolecast("sft", "run", "--config", "c.yaml", cwd=tmp_path), "stages.sft.stepz", "unknown key")
+    refused(process("sft", "run", "--config", "c.yaml", cwd=tmp_path), "stages.sft.stepz", "unknown key")
     assert not (tmp_path / "run").exists()
 
 
@@ -95,7 +117,7 @@ def test_a_stage_that_the_method_does_not_have(tmp_path: Path) -> None:
     refused(rolecast("eval", "run", "--stage", "bogus", "--config", config, cwd=tmp_path), "no stage 'bogus'", "it has sft, rl")
     assert not (tmp_path / "run").exists()
     assert rolecast("run", "create", "there", "--config", config, cwd=tmp_path).returncode == 0
-    refused(rolecast("train", "there", "bogus", cwd=tmp_path), "no stage 'bogus'", "it has sft, rl")
+    refused(process("train", "there", "bogus", cwd=tmp_path), "no stage 'bogus'", "it has sft, rl")
     refused(rolecast("eval", "there", "--stage", "bogus", cwd=tmp_path), "no stage 'bogus'", "it has sft, rl")
     assert not (tmp_path / "there" / "bogus").exists()
 
