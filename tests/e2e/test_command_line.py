@@ -9,7 +9,7 @@ import io
 import json
 import subprocess
 import sys
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest.mock import patch
 
@@ -29,15 +29,17 @@ def process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def rolecast(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """The same, in this process."""
     out, err = io.StringIO(), io.StringIO()
-    with (
-        chdir(cwd),
-        redirect_stdout(out),
-        redirect_stderr(err),
-        patch.object(sys, "argv", ["rolecast", *arguments]),
-        patch.dict("os.environ"),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            main()
+    with ExitStack() as stack:
+        for place in (
+            chdir(cwd),
+            redirect_stdout(out),
+            redirect_stderr(err),
+            patch.dict("os.environ"),
+            patch.object(sys, "argv", ["rolecast", *arguments]),
+        ):
+            stack.enter_context(place)
+        ended = stack.enter_context(pytest.raises(SystemExit))
+        main()
     return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
