@@ -160,6 +160,16 @@ def _scores(rows: Sequence[Row], seed: int, bootstrap: int, task: Task) -> dict[
     return {task.headline: None, **means_of([row.scores for row in rows]), **_led(rows, seed, bootstrap, task.headline)}
 
 
+def bounds_of(found: Sequence[Scores], seed: int, bootstrap: int) -> dict[str, float]:
+    """`NAME/low` and `NAME/high` of each score that any episode has: the ends of its mean's 95 % interval."""
+    bounds: dict[str, float] = {}
+    for name in dict.fromkeys(name for scores in found for name in scores):
+        values = [value for scores in found if (value := scores.get(name)) is not None]
+        if values:
+            bounds[f"{name}/low"], bounds[f"{name}/high"] = interval(np.array(values), seed, bootstrap)
+    return bounds
+
+
 def _led(rows: Sequence[Row], seed: int, bootstrap: int, name: str) -> dict[str, Any]:
     """Over how many episodes the score's mean is taken, its interval, and how many have no such score."""
     led = [value for row in rows if (value := row.scores[name]) is not None]

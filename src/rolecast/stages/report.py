@@ -17,6 +17,8 @@ from rolecast.stages.belonging import require_own
 from rolecast.stages.budget import accounts
 from rolecast.stages.environment import environment_of
 from rolecast.stages.gains import gains
+from rolecast.stages.looked import FILE as LOOKED
+from rolecast.stages.looked import read_looked
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.run import Run, origins, seconds
 from rolecast.stages.segments import segments_of
@@ -57,6 +59,7 @@ def report(run: Run) -> Path:
         "report": "report.html",
     }
     traces = {stage: json.loads((run.evaluation(stage) / "traces.json").read_text()) for stage in results}
+    traces |= {f"{stage.name}_train": kept for stage in schedule if stage.kind == "rl" and (kept := _looked(run, stage.name))}
     links = {stage: {"first": f"{WRONG}/{page_name(stage, 1)}", "count": count} for stage in results if (count := _write_wrong(run, stage))}
     shown = {**summary, "title": run.config.name, "config": run.config.model_dump(mode="json"), "wrong": links}
     write_text(run.path / "report.html", render_report(shown, curves, traces))
@@ -64,6 +67,10 @@ def report(run: Run) -> Path:
     for name in ("report.html", "summary.json"):
         run.record(run.path / name)
     return run.path / "summary.json"
+
+
+def _looked(run: Run, stage: str) -> list[dict[str, Any]]:
+    return read_looked(run.recall(run.stage(stage) / LOOKED).parent)
 
 
 def _write_wrong(run: Run, stage: str) -> int:

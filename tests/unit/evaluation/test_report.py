@@ -255,6 +255,21 @@ SEVERAL = {  # objectives, each with a role's share of its numbers
 }  # fmt: skip
 
 
+def test_a_dev_curve_has_markers_and_the_interval_as_its_band() -> None:
+    rows = [
+        {"step": 0, "dev/em": 0.4, "dev/em/low": 0.3, "dev/em/high": 0.5, "dev/f1": 0.6, "reward": 0.1},
+        {"step": 1, "reward": 0.2},
+        {"step": 2, "dev/em": 0.5, "dev/f1": 0.7},  # before intervals were kept
+    ]
+    reward, dev = charts(rows, [])
+    assert [line["name"] for line in dev["lines"]] == ["em", "f1"]
+    em, f1 = dev["lines"]
+    assert em["band"] == [[0, 0.3, 0.5], [2, None, None]]
+    assert (em["marked"], f1["marked"]) == (True, True)
+    assert "band" not in f1
+    assert "marked" not in reward["lines"][0]
+
+
 def test_objectives_are_no_roles_and_their_lines_have_their_roles_colours() -> None:
     roles = role_names({"duet": [SEVERAL]}, {})
     assert roles == ["scout", "teller"]
