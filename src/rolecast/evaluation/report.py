@@ -20,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rolecast.evaluation.attribution import FAULTS
+from rolecast.evaluation.latency import parts_of
 from rolecast.evaluation.lines import COLOURS
 
 Json = dict[str, Any]
@@ -84,6 +85,7 @@ def render_report(
         faults=fault_bars(summary, stages),
         recalls=_recalls(summary, stages),
         wrong=_mapping(summary.get("wrong")),
+        parts=[{"label": stage["label"], **row} for stage in stages for row in parts_of(_mapping(summary.get("stages"))[stage["stage"]])],
         controls=_controls(summary),
         times=_times(summary),
         config=json.dumps(finite(config), indent=2, ensure_ascii=False) if config else "",

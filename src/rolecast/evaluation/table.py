@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from rolecast.evaluation.latency import parts_of
 from rolecast.reading import read_own
 
 
@@ -79,6 +80,20 @@ def datasets_table(result: Mapping[str, Any]) -> str:
     return aligned(head, rows)
 
 
+def parts_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
+    """Of each stage how long a question took, each of its roles and its searches, and each role's longest context; "" where nothing tells."""
+    rows = [
+        [stage, row["part"], _seconds(row["p50"]), _seconds(row["p95"]), "–" if row["context"] is None else f"{row['context']:,}"]
+        for stage, result in stages.items()
+        for row in parts_of(result)
+    ]
+    return aligned(["stage", "part", "p50 s", "p95 s", "peak context"], rows) if rows else ""
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
 def gained(gains: Gains, stages: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A line for each later stage: the paired differences of its headline and of further tasks' scores."""
     lines = []
@@ -117,6 +132,8 @@ def print_summary(path: Path) -> None:
     summary = read_own(path, Summary, "write it anew by `rolecast report`")
     print(f"\n{summary['method']}, seed {summary['seed']}, held-out questions, greedy\n")
     print(results_table(summary["stages"]))
+    if parts := parts_table(summary["stages"]):
+        print(f"\n{parts}")
     if summary.get("gains"):
         print("\n" + "\n".join(gained(Gains.model_validate(summary["gains"]), summary["stages"])))
     print("\nseconds: " + ", ".join(f"{stage} {spent:.0f}" for stage, spent in summary["seconds"].items()))

@@ -13,6 +13,7 @@ from rolecast.errors import EngineError, InputError, RolecastError
 from rolecast.leasing import Group
 from rolecast.methods.base import Method
 from rolecast.ports import Engine, Judge, JudgeInfo, Retriever, Sampling, Verdict
+from rolecast.rollout.clock import ANSWER, Clock
 from rolecast.rollout.env import PREPARE, Env, EpisodeEnd, Phase
 from rolecast.rollout.limits import Limits, within
 from rolecast.rollout.render import Renderer
@@ -54,6 +55,7 @@ class Collector:
     waits: Waits = field(default_factory=Waits)  # of all episodes
     limits: Limits = field(default_factory=Limits)
     lockstep: bool = True
+    clocks: dict[str, Clock] | None = None  # of episodes that have ended, by their ids, for whoever wants them
     # One loop for all calls: clients of remote services keep their connections in it.
     _loop: asyncio.Runner = field(default_factory=asyncio.Runner)
     _lanes: Lanes | None = None
@@ -139,6 +141,8 @@ class Collector:
                 left=left,
                 version=version,
             )
+            if self.clocks is not None:
+                self.clocks[trajectory.id] = env.clock
             if episode.group in self._begun:
                 self._begun[episode.group].append(trajectory)
             try:
@@ -186,7 +190,8 @@ async def play_episode(method: Method, env: Env, judge: Judge | None, spoken: Te
     role will speak any more."""
     trajectory = env.trajectory
     try:
-        trajectory.answer = await method.rollout(trajectory.question, env)
+        with env.clock.on(ANSWER):
+            trajectory.answer = await method.rollout(trajectory.question, env)
     except EpisodeEnd as end:
         trajectory.status = end.status
     if env.phase in method.probed:

@@ -18,7 +18,7 @@ from typing import IO, Any
 from rolecast.config import RunConfig
 from rolecast.data.records import iter_questions, read_corpus
 from rolecast.errors import InputError
-from rolecast.evaluation import tasks
+from rolecast.evaluation import latency, tasks
 from rolecast.evaluation.cost import Cost, cost_of, read_cost
 from rolecast.evaluation.lenient import with_lenient
 from rolecast.evaluation.metrics import Row, row_of, shortfall_of, summarize_rows
@@ -162,6 +162,7 @@ class _Played:
     rows: list[tuple[int, int, Row]]  # the question's number, where its line begins, what totals need
     cost: Cost
     errors: list[str]
+    spent: list[Mapping[str, float]]
 
 
 def _played(trial: Trial, run: Run) -> _Played:
@@ -176,7 +177,9 @@ def _played(trial: Trial, run: Run) -> _Played:
     if len(known) < total:
         retriever = retriever_of(run, method, trial.corpus)
         engine, renderer = speaking_engine(c, method, trial.speaker, f"eval/{trial.speaker.name or Path(trial.speaker.place).name}")
-        collector = Collector(method, engine, retriever, open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight)
+        collector = Collector(
+            method, engine, retriever, open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight, clocks={}
+        )  # fmt: skip
         bar = Progress(f"eval {c.method.name}", total, len(known))
         waiting = ((at, q) for at, q in enumerate(islice(iter_questions(trial.questions), total)) if at not in known)
         try:
@@ -198,10 +201,11 @@ class _Sink:
     bar: Progress
     done: int
 
-    def keep(self, at: int, t: Trajectory) -> None:
+    def keep(self, at: int, t: Trajectory, seconds: Mapping[str, float]) -> None:
         row = {
             "at": at, "fault": t.fault if t.status == "error" else "", "prediction": prediction(t, self.task), "row": asdict(row_of(t, self.task)),
             "cost": asdict(cost_of([t], ())), "trace": trace(t, self.task) if at < self.traces else None,
+            "seconds": dict(seconds),
         }  # fmt: skip
         self.file.write(json.dumps(row).encode() + b"\n")
         self.file.flush()
@@ -216,7 +220,7 @@ async def _all(collector: Collector, questions: Iterator[tuple[int, Question]], 
 
     async def one(at: int, question: Question) -> None:
         [t] = await collector.play_group(Group(f"test:{question.id}", question, (0,), "eval", OURS.sampling))
-        sink.keep(at, t)
+        sink.keep(at, t, collector.clocks.pop(t.id).seconds if collector.clocks is not None else {})
 
     try:
         for at, question in questions:
@@ -258,14 +262,15 @@ def whole_lines(file: Path) -> Iterator[bytes]:
 
 def _totals(file: Path, task: Task) -> _Played:
     rows: list[tuple[int, int, Row]] = []
-    cost, errors, begins = Cost(), list[str](), 0
+    cost, errors, spent, begins = Cost(), list[str](), list[Mapping[str, float]](), 0
     for line in whole_lines(file):
         kept = json.loads(line)
         rows.append((kept["at"], begins, Row(**kept["row"])))
         cost = cost + read_cost(kept["cost"])
         errors += [kept["fault"]] if kept["fault"] else []
+        spent += [kept["seconds"]] if kept.get("seconds") else []
         begins += len(line)
-    return _Played(task, sorted(rows, key=lambda row: row[0]), cost, errors)
+    return _Played(task, sorted(rows, key=lambda row: row[0]), cost, errors, spent)
 
 
 def _finish(trial: Trial, played: _Played) -> None:
@@ -288,6 +293,7 @@ def _finish(trial: Trial, played: _Played) -> None:
                 predictions.write(json.dumps(line["prediction"]) + "\n")
                 traces += [line["trace"]] if at < c.eval.traces and line["trace"] is not None else []
         (partial / "traces.json").write_text(json.dumps(traces))
+        (partial / latency.FILE).write_text(json.dumps(latency.latency(played.spent, c.engine.in_flight)))
 
 
 def _digest(file: Path) -> str:

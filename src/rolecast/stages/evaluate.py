@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rolecast.config import RunConfig
-from rolecast.evaluation import tasks
+from rolecast.evaluation import latency, tasks
 from rolecast.evaluation.attribution import first_fault
 from rolecast.evaluation.cost import cost_of
 from rolecast.evaluation.metrics import shortfall, summarize
@@ -37,7 +37,7 @@ Around = Callable[[Retriever, Renderer], Retriever]  # what a study puts around 
 
 
 def evaluate(run: Run, stage: str, profile: Profile = OURS, found: Found | None = None) -> Path:
-    """Writes `run.evaluation(stage, profile.name)`: result.json, predictions.jsonl and some traces. Does nothing if it is there.
+    """Writes `run.evaluation(stage, profile.name)`: result.json, predictions.jsonl, latency.json and some traces. Does nothing if it is there.
 
     The team plays the whole method from a question's text, as it is served, also where its stage had prepared questions. With `found`
     it answers from those documents instead of searching; that evaluation stands beside the other.
@@ -81,7 +81,7 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
     collector = Collector(
         method, engine, around(open_retriever(run), renderer), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight,
         profile.loses_beginning,
-        limits=limits_of(c, method), lockstep=c.lockstep,
+        limits=limits_of(c, method), lockstep=c.lockstep, clocks={},
     )  # fmt: skip
     questions = profile.asked(load_questions(run, "test")[: c.eval.n])
     if found is not None:
@@ -100,12 +100,14 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
         **summarize(done, c.seed, c.eval.bootstrap, task), "cost": asdict(cost), "method": dict(method.diagnostics(done)),
     }  # fmt: skip
     predictions = [prediction(t, task) for t in done]
+    spent = latency.latency([clock.seconds for clock in (collector.clocks or {}).values()], c.engine.in_flight)
     made = {**run.made, "stage": stage, "profile": said.get("profile", ""), "environment": asdict(about)}
     documents = {"documents": {"run": found.run.place, "stage": found.stage}} if found is not None else {}
     with writing(folder, "evaluation", {**made, **documents}) as partial:
         (partial / "result.json").write_text(json.dumps(result, indent=1))
         (partial / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in predictions))
         (partial / "traces.json").write_text(json.dumps([trace(t, task) for t in done[: c.eval.traces]]))
+        (partial / latency.FILE).write_text(json.dumps(spent))
 
 
 def prediction(t: Trajectory, task: Task) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rolecast.evaluation.latency import read_result
 from rolecast.evaluation.report import render_report
 from rolecast.evaluation.wrong_pages import page_name, wrong, wrong_pages
 from rolecast.schedule import Schedule, keys_of
@@ -36,7 +37,7 @@ def report(run: Run) -> Path:
     evaluated = [stage for stage in stages if run.has(run.evaluation(stage))]
     for stage in evaluated:
         verify(run.evaluation(stage), "evaluation")
-    results = {stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in evaluated}
+    results = {stage: read_result(run.evaluation(stage)) for stage in evaluated}
     curves = {stage: read_metrics(run.recall(run.stage(stage) / "metrics.jsonl").parent) for stage in stages}
     under = {path.name: path for path in run.artifacts(run.path / "eval") if "." in path.name}
     for path in (path for path in under.values() if run.has(path)):

@@ -100,19 +100,24 @@ def test_an_endpoint_and_the_lenient_scores_beside(tmp_path: Path, model: Path, 
     assert result["lenient_f1"] == pytest.approx((6 + 3 * 2 / 3) / 9), "Kel 0 in it is Kel 0: 2 of 4 words, 2 of 2"
     assert result["valid"] == pytest.approx(6 / 9)
     assert {name: part["em"] for name, part in result["by_dataset"].items()} == {"one": 1.0, "two": 0.0}
-    lines = [line.split()[0] for line in told.splitlines()]
-    assert lines[-3:] == ["one", "two", "all"]
+    lines = [line.split() for line in told.splitlines() if line]
+    assert [line[0] for line in lines[-7:-4]] == ["one", "two", "all"]
+    assert lines[-4][:2] == ["stage", "part"]
+    assert [line[:2] for line in lines[-2:]] == [["all", "question"], ["all", "answerer"]]
+    times = json.loads((tmp_path / "out" / "evaluation" / "latency.json").read_text())
+    assert times["answer"]["n"] == times["roles"]["answerer"]["n"] == 9
+    assert 0 < times["roles"]["answerer"]["p50"] <= times["answer"]["p95"]
 
 
 def test_a_killed_evaluation_goes_on(tmp_path: Path, model: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep, kept = alone._Sink.keep, 0
 
-    def until(self: alone._Sink, at: int, t: Any) -> None:
+    def until(self: alone._Sink, at: int, t: Any, seconds: Any) -> None:
         nonlocal kept
         kept += 1
         if kept > 4:
             raise RolecastError("killed")
-        keep(self, at, t)
+        keep(self, at, t, seconds)
 
     with answering() as (url, endpoint):
         endpoint.replies = [reply]
@@ -157,7 +162,7 @@ def test_few_questions_are_in_memory(tmp_path: Path, model: Path, data: Path, mo
 
     def watched(self: alone._Sink, at: int, t: Any) -> None:
         nonlocal kept
-        keep(self, at, t)
+        keep(self, at, t, seconds)
         kept += 1
 
     async def played(self: Collector, *arguments: Any) -> Any:
