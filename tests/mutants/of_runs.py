@@ -105,7 +105,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
     "stages/environment.py": [
         ("variables ignored", "return os.environ.get(variable) or configured or \"\"", "return configured or \"\""),
         ("the config's addresses ignored", "return os.environ.get(variable) or configured or \"\"", "return os.environ.get(variable) or \"\""),
-        ("prompts of a judge not compared", ".of(make_method(config.method).asks())", ".of([])"),
+        ("prompts of a judge not compared", ".of({*make_method(config.method).asks(), *also})", ".of([])"),
         ("credentials recorded", 'parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if parts.netloc else url', "url"),
         ("overrides not recorded", "if os.environ.get(name)}", "if False}"),
     ],

@@ -67,7 +67,9 @@ def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
 def datasets_table(result: Mapping[str, Any]) -> str:
     """A row for each data set of a pooled set, and one for all; lenient scores beside the strict ones, where there are any."""
     lenient = {"lenient_em": "lenient EM", "lenient_f1": "lenient F1", "reply_cem": "CEM of reply"} if "lenient_em" in result else {}
-    scores = {"f1": "F1", "cem": "CEM", **lenient}
+    leads = result.get("headline", "em")
+    further = {name: name for name in dict.fromkeys([leads, *result.get("others", {})]) if name not in ("em", "f1", "cem")}
+    scores = {**further, "f1": "F1", "cem": "CEM", **lenient}
     head = ["data set", "n", "EM", "95 % interval", *scores.values(), "valid", "tokens", "searches"]
     rows = [
         [
@@ -91,7 +93,7 @@ def parts_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+    return "–" if value is None else f"{value:.3f}"
 
 
 def gained(gains: Gains, stages: Mapping[str, Mapping[str, Any]]) -> list[str]:

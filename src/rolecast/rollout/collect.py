@@ -19,11 +19,12 @@ from rolecast.rollout.limits import Limits, within
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.scheduler import Lanes, Left
 from rolecast.rollout.waits import Waits
-from rolecast.types import Question, Trajectory
+from rolecast.types import Question, Reward, Trajectory
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Tell = Callable[[], None]
+Asks = Callable[[Trajectory, Judge], Awaitable[list[Reward]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Collector:
     limits: Limits = field(default_factory=Limits)
     lockstep: bool = True
     clocks: dict[str, Clock] | None = None  # of episodes that have ended, by their ids, for whoever wants them
+    asks: Asks | None = None  # what the judge is asked beside what the method asks
     # One loop for all calls: clients of remote services keep their connections in it.
     _loop: asyncio.Runner = field(default_factory=asyncio.Runner)
     _lanes: Lanes | None = None
@@ -146,7 +148,7 @@ class Collector:
             if episode.group in self._begun:
                 self._begun[episode.group].append(trajectory)
             try:
-                await play_episode(self.method, env, self.judge, spoken)
+                await play_episode(self.method, env, self.judge, spoken, self.asks)
             except EngineError:
                 raise
             except Exception as error:
@@ -185,9 +187,11 @@ def turns_of(method: Method) -> int | None:
     return None if most is None else sum(spoken.contexts * spoken.replies for spoken in most.said.values())
 
 
-async def play_episode(method: Method, env: Env, judge: Judge | None, spoken: Tell = lambda: None) -> Trajectory:
+async def play_episode(
+    method: Method, env: Env, judge: Judge | None, spoken: Tell = lambda: None, asks: Asks | None = None
+) -> Trajectory:
     """One episode from question to rewards. Without a judge (serving) nothing is scored. What fails in it is raised. `spoken` is told when no
-    role will speak any more."""
+    role will speak any more. `asks`: further rewards."""
     trajectory = env.trajectory
     try:
         with env.clock.on(ANSWER):
@@ -199,7 +203,8 @@ async def play_episode(method: Method, env: Env, judge: Judge | None, spoken: Te
     spoken()
     if judge is not None:
         counted = CountedJudge(judge, trajectory, env.waits, env.limits.judge)
-        trajectory.rewards = await method.score(trajectory, counted, env.embed)
+        trajectory.rewards = list(await method.score(trajectory, counted, env.embed))
+        trajectory.rewards += await asks(trajectory, counted) if asks is not None else []
     if env.phase == PREPARE:
         trajectory.prepared = _prepared(method, trajectory)
     return trajectory

@@ -23,6 +23,7 @@ from rolecast.evaluation.cost import Cost, cost_of, read_cost
 from rolecast.evaluation.lenient import with_lenient
 from rolecast.evaluation.metrics import Row, row_of, shortfall_of, summarize_rows
 from rolecast.evaluation.profiles import OURS, Profile
+from rolecast.evaluation.reports import KINDS, SCORES, report_rewards, with_reports
 from rolecast.evaluation.tasks import Task
 from rolecast.evaluation.trace import trace
 from rolecast.leasing import Group
@@ -171,14 +172,15 @@ def _played(trial: Trial, run: Run) -> _Played:
     prepare_torch(c)
     method = played_method(c, trial.speaker)
     task = trial.profile.task(with_lenient(tasks.together(method.measured or ("qa",)), method, RULES[trial.profile.rules]))
+    task, total = _counted(task, islice(iter_questions(trial.questions), c.eval.n))
     file = trial.out / KEPT
     known = mended(file, lambda row: row["at"])
-    total = min(c.eval.n, sum(1 for _ in iter_questions(trial.questions)))
     if len(known) < total:
         retriever = retriever_of(run, method, trial.corpus)
         engine, renderer = speaking_engine(c, method, trial.speaker, f"eval/{trial.speaker.name or Path(trial.speaker.place).name}")
+        judge = open_judge(run, KINDS if {*SCORES} & {task.headline, *task.others} else ())
         collector = Collector(
-            method, engine, retriever, open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight, clocks={}
+            method, engine, retriever, judge, renderer, c.seed, c.model.max_context, c.engine.in_flight, clocks={}, asks=report_rewards
         )  # fmt: skip
         bar = Progress(f"eval {c.method.name}", total, len(known))
         waiting = ((at, q) for at, q in enumerate(islice(iter_questions(trial.questions), total)) if at not in known)
@@ -188,6 +190,20 @@ def _played(trial: Trial, run: Run) -> _Played:
         finally:
             engine.close()
     return _totals(file, task)
+
+
+def _counted(task: Task, questions: Iterator[Question]) -> tuple[Task, int]:
+    """The task as these questions have it, and how many they are: the file is read once for both."""
+    total = 0
+
+    def each() -> Iterator[Question]:
+        nonlocal total
+        for question in questions:
+            total += 1
+            yield question
+
+    task = with_reports(task, each())
+    return task, total
 
 
 @dataclass(slots=True)

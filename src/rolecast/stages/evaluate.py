@@ -14,6 +14,7 @@ from rolecast.evaluation.attribution import first_fault
 from rolecast.evaluation.cost import cost_of
 from rolecast.evaluation.metrics import shortfall, summarize
 from rolecast.evaluation.profiles import OURS, Profile
+from rolecast.evaluation.reports import KINDS, SCORES, judged, report_rewards, with_reports
 from rolecast.evaluation.tasks import QA, Task
 from rolecast.evaluation.trace import trace
 from rolecast.ports import Retriever
@@ -78,12 +79,13 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
     method = c.method_in(of).whole()
     version = str(Version(c.name, 0, 0, stage))
     engine, renderer = finished_engine(run, method, of, version, lockstep=c.lockstep, externals=c.externals_of(method))
-    collector = Collector(
-        method, engine, around(open_retriever(run), renderer), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight,
-        profile.loses_beginning,
-        limits=limits_of(c, method), lockstep=c.lockstep, clocks={},
-    )  # fmt: skip
     questions = profile.asked(load_questions(run, "test")[: c.eval.n])
+    judge = open_judge(run, KINDS if any(map(judged, questions)) else ())
+    collector = Collector(
+        method, engine, around(open_retriever(run), renderer), judge, renderer, c.seed, c.model.max_context, c.engine.in_flight,
+        profile.loses_beginning,
+        limits=limits_of(c, method), lockstep=c.lockstep, clocks={}, asks=report_rewards,
+    )  # fmt: skip
     if found is not None:
         questions = found.given_to(questions)
     bar = Progress(f"eval {stage}", len(questions))
@@ -94,6 +96,7 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
         engine.close()
     shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
     cost, task = cost_of(done, ever_trained(c, of)), profile.task(tasks.together(method.measured or (of.task,)))
+    task = with_reports(task, questions)
     done = profile.counted(done)
     result = {
         **said,
@@ -113,7 +116,8 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
 def prediction(t: Trajectory, task: Task) -> dict[str, Any]:
     """A row of predictions.jsonl. Its scores are those of answers, where there are gold answers, and the task's own. `fault`: what went
     wrong first (`attribution.FAULTS`)."""
-    answers = QA.scores(t) if t.question.gold.answers and task.name != QA.name else {}
+    short = bool(t.question.gold.answers) and task.headline not in SCORES
+    answers = QA.scores(t) if short and task.name != QA.name else {}
     scores = task.scores(t)
     return {
         "id": t.question.id, "dataset": t.question.dataset, "original_id": t.question.original_id, "type": t.question.type,

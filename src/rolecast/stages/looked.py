@@ -24,15 +24,20 @@ DIGITS = 4
 
 
 def chosen(trajectories: Sequence[Trajectory], units: Sequence[Unit], episodes: int) -> list[Trajectory]:
-    """The first `episodes` of the first question whose rewards differ, as far as `TOKENS` go; none where no rewards do."""
+    """`episodes` of the first question whose rewards differ, as far as `TOKENS` go: the best and the worst, those next to them, and so on; none
+    where no rewards do."""
     rewards: dict[str, set[float]] = defaultdict(set)
     for unit in units:
         rewards[unit.baseline].add(unit.reward)
+    of_action = {action: unit.reward for unit in units for action in unit.actions}
     trained = {action for unit in units if len(rewards[unit.baseline]) > 1 for action in unit.actions}
     learned = [t for t in trajectories if any(action.id in trained for action in t.actions)]
     found: list[Trajectory] = []
     spent = 0
-    for t in (t for t in learned if t.group == learned[0].group):
+    earned = {t.id: sum(of_action.get(action.id, 0.0) for action in t.actions) for t in learned}
+    order = sorted((t for t in learned if t.group == learned[0].group), key=lambda t: (-earned[t.id], t.member))
+    ends = [order[place // 2] if place % 2 == 0 else order[-1 - place // 2] for place in range(len(order))]
+    for t in ends:
         spent += sum(len(action.ids) for action in t.actions)
         if len(found) == episodes or spent > TOKENS:
             break

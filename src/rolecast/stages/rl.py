@@ -48,6 +48,7 @@ from rolecast.stages.segments import begin_segment
 from rolecast.stages.stopping import Stopping, stopping
 from rolecast.stages.team import load_questions, training_team, write_model
 from rolecast.stages.times import FILE, StepTimes
+from rolecast.stages.trackers import open_trackers
 from rolecast.store.artifact import write_text, writing
 from rolecast.types import Example, Objective, Question, Stage, Thread, Trajectory, Unit
 from rolecast.weights.team import Weights, require_finite
@@ -174,7 +175,8 @@ class Trainer:
     def train(self, stop: Stopping) -> None:
         c, name = self.config, self.stage.name
         first = self.learner.ranks.first
-        metrics = MetricsLog(self.folder, self.start or -1, first)  # the row of a step has the number of steps done
+        trackers = open_trackers(self.run.config.name, name, self.run.place) if first else ()
+        metrics = MetricsLog(self.folder, self.start or -1, first, trackers)  # the row of a step has the number of steps done
         times = StepTimes(self.folder, self.start or -1, first)
         bar = Progress(name, self.allowed or c.steps, self._way(self.start), every=5.0, shown=first)
         shown = {f"dev/{self.task.headline}", "reward", *keys_of(self.stage, "clip_fraction").values()}

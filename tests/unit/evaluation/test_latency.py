@@ -28,8 +28,8 @@ def test_nothing_was_played() -> None:
 def test_a_table_has_a_row_for_the_question_each_role_and_the_searches() -> None:
     lines = parts_table({"rl": {"latency": latency(SPENT, 8), "cost": COST}}).splitlines()
     assert [line.split() for line in lines[2:]] == [
-        ["rl", "question", "3.00", "4.80", "–"], ["rl", "planner", "0.30", "0.48", "1,234"], ["rl", "filter", "–", "–", "80"],
-        ["rl", "searches", "0.50", "0.50", "–"],
+        ["rl", "question", "3.000", "4.800", "–"], ["rl", "planner", "0.300", "0.480", "1,234"], ["rl", "filter", "–", "–", "80"],
+        ["rl", "searches", "0.500", "0.500", "–"],
     ]  # fmt: skip
 
 

@@ -160,7 +160,7 @@ def test_few_questions_are_in_memory(tmp_path: Path, model: Path, data: Path, mo
             read += 1
             yield question
 
-    def watched(self: alone._Sink, at: int, t: Any) -> None:
+    def watched(self: alone._Sink, at: int, t: Any, seconds: Any) -> None:
         nonlocal kept
         keep(self, at, t, seconds)
         kept += 1

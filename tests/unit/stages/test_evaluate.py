@@ -78,7 +78,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     monkeypatch.setattr(evaluate_stage, "require_model", lambda run, stage: None)
     monkeypatch.setattr(evaluate_stage, "prepare_torch", lambda config: None)
     monkeypatch.setattr(evaluate_stage, "open_retriever", lambda run: TableRetriever())
-    monkeypatch.setattr(evaluate_stage, "open_judge", lambda run: ScriptedJudge())
+    monkeypatch.setattr(evaluate_stage, "open_judge", lambda run, kinds: ScriptedJudge())
     monkeypatch.setattr(evaluate_stage, "load_questions", lambda run, split: SPLITS[split])
     return found
 

@@ -29,7 +29,8 @@ def units(*rewards: tuple[str, float]) -> list[Unit]:
 def test_a_question_whose_rewards_differ_is_looked_at() -> None:
     played = [episode("g", 0), episode("g", 1), episode("h", 0), episode("h", 1), episode("h", 2), episode("i", 0), episode("i", 1)]
     rewards = units(("g.0", 1.0), ("g.1", 1.0), ("h.0", 0.0), ("h.1", 1.0), ("h.2", 1.0), ("i.0", 0.0), ("i.1", 1.0))
-    assert [t.id for t in looked.chosen(played, rewards, 2)] == ["h.0", "h.1"]
+    assert [t.id for t in looked.chosen(played, rewards, 2)] == ["h.1", "h.0"]  # the best, the worst
+    assert [t.id for t in looked.chosen(played, rewards, 9)] == ["h.1", "h.0", "h.2"]
     assert looked.chosen(played, rewards, 0) == []
     assert looked.chosen(played, rewards[:2], 2) == []
 
@@ -37,7 +38,7 @@ def test_a_question_whose_rewards_differ_is_looked_at() -> None:
 def test_no_more_tokens_are_looked_at_than_are_kept() -> None:
     played = [episode("g", 0, 4000), episode("g", 1, 96), episode("g", 2, 1)]
     rewards = units(("g.0", 1.0), ("g.1", 0.0), ("g.2", 0.0))
-    assert [t.id for t in looked.chosen(played, rewards, 3)] == ["g.0", "g.1"]  # 4,096 tokens
+    assert [t.id for t in looked.chosen(played, rewards, 3)] == ["g.0", "g.2"]  # 4,001 tokens, and 96 more are too many
 
 
 def letters(ids: Sequence[int]) -> str:

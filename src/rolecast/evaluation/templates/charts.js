@@ -92,11 +92,12 @@ function lineChart({ title, lines }, group) {
   const cursor = make("path.cursor");
   svg.append(cursor);
 
+  const shaded = lines.find((line) => line.band && line.name === "em") ?? lines.find((line) => line.band); // one: bands over bands hide lines
   let roleless = 0;
   const drawn = lines.map((line) => {
     const style = `${roleStyle(line.role)}; --dash: ${line.role === null ? DASHES[roleless++ % DASHES.length] : "none"}`;
     const shapes = { raw: make("path.raw", { style }), curve: make("path.curve", { style }), dot: make("circle.dot", { r: 3.2, style }) };
-    if (line.band) svg.append(make("path.band", { d: bandPath(line.band, axis), style }));
+    if (line === shaded) svg.append(make("path.band", { d: bandPath(line.band, axis), style }));
     svg.append(...Object.values(shapes));
     for (const [step, value] of line.marked ? line.points : []) {
       if (value !== null) svg.append(make("circle.marker", { cx: axis.x(step), cy: axis.y(value), r: 2.6, style }));
