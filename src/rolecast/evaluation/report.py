@@ -24,7 +24,7 @@ from rolecast.evaluation.latency import parts_of
 from rolecast.evaluation.lines import COLOURS
 
 Json = dict[str, Any]
-EMBEDDED, BYTES = 500, 16 << 20  # episodes of a page, and what they may take; escapes come on top
+EMBEDDED, BYTES = 500, 16 << 20  # episodes of a page, and what they may take in it
 
 STAGES = {"base": "Base model", "sft": "SFT", "rl": "RL", "rl_train": "RL, training rollouts"}  # in the order of training
 FAMILIES = {  # of metrics, in the order of the charts
@@ -192,7 +192,7 @@ def embedded(traces: Mapping[str, Sequence[Json]]) -> dict[str, list[Json]]:
     for place in range(max(map(len, traces.values()), default=0)):
         for stage, items in traces.items():
             if place < len(items):
-                count, size = count + 1, size + len(json.dumps(items[place]))
+                count, size = count + 1, size + len(_script_json(items[place]).encode())  # as the page has it, escapes included
                 if count > EMBEDDED or size > BYTES:
                     return kept
                 kept[stage].append(items[place])

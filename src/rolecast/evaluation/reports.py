@@ -30,6 +30,11 @@ def reference_of(question: Question) -> str | None:
     return gold.answers[0] if gold.answers and any(item.dimension for item in gold.rubric) else None
 
 
+def rightness(task: Task, scores: Scores) -> float | None:
+    """What tells a right answer (1) from a wrong one: None of a long one, which is neither."""
+    return scores.get("em", None if task.headline in SCORES else scores[task.headline])
+
+
 async def report_rewards(t: Trajectory, judge: Judge) -> list[Reward]:
     """`rubric`, and with a reference `race` and `race/DIMENSION`. A criterion that is unscored leaves its score unscored; no answer scores 0."""
     if not judged(t.question):

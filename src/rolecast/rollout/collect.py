@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rolecast.errors import EngineError, InputError, RolecastError
+from rolecast.errors import EngineError, InputError, NamedStop, RolecastError
 from rolecast.leasing import Group
 from rolecast.methods.base import Method
 from rolecast.ports import Engine, Judge, JudgeInfo, Retriever, Sampling, Verdict
@@ -41,7 +41,7 @@ class Collector:
     """At most `in_flight` episodes are live at once, whatever group they are of. One that is judged is not live any more, but in lockstep.
 
     An episode in which something fails or hangs (a tool, the judge, a probe) has status "error" and costs nobody else anything; an engine
-    that fails ends everything with an `EngineError`.
+    that fails ends everything with an `EngineError`, and so does a `NamedStop`, such as a judge's whose budget is spent.
     """
 
     method: Method
@@ -149,7 +149,7 @@ class Collector:
                 self._begun[episode.group].append(trajectory)
             try:
                 await play_episode(self.method, env, self.judge, spoken, self.asks)
-            except EngineError:
+            except (EngineError, NamedStop):
                 raise
             except Exception as error:
                 _spoil(trajectory, error)

@@ -19,6 +19,7 @@ from rolecast.config import RunConfig
 from rolecast.data.records import iter_questions, read_corpus
 from rolecast.errors import InputError
 from rolecast.evaluation import latency, tasks
+from rolecast.evaluation.attribution import Texts
 from rolecast.evaluation.cost import Cost, cost_of, read_cost
 from rolecast.evaluation.lenient import with_lenient
 from rolecast.evaluation.metrics import Row, row_of, shortfall_of, summarize_rows
@@ -34,6 +35,8 @@ from rolecast.retriever.silent import NoRetriever
 from rolecast.rewards.text import RULES
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.scheduler import ended
+from rolecast.stages import supporting
+from rolecast.stages.budget import judge_spent
 from rolecast.stages.environment import RETRIEVER_URL, address
 from rolecast.stages.evaluate import prediction
 from rolecast.stages.models import Speaker, played_method, speaking_engine
@@ -176,6 +179,10 @@ def _played(trial: Trial, run: Run) -> _Played:
     file = trial.out / KEPT
     known = mended(file, lambda row: row["at"])
     if len(known) < total:
+        judged = sum(read_cost(json.loads(line)["cost"]).judge_tokens for line in whole_lines(file))
+        allowed = c.judge.budget
+        if allowed is not None and judged >= allowed:
+            raise judge_spent(allowed, f"{len(known)} of {total} questions are kept in {trial.out}")
         retriever = retriever_of(run, method, trial.corpus)
         engine, renderer = speaking_engine(c, method, trial.speaker, f"eval/{trial.speaker.name or Path(trial.speaker.place).name}")
         judge = open_judge(run, KINDS if {*SCORES} & {task.headline, *task.others} else ())
@@ -186,7 +193,10 @@ def _played(trial: Trial, run: Run) -> _Played:
         waiting = ((at, q) for at, q in enumerate(islice(iter_questions(trial.questions), total)) if at not in known)
         try:
             with file.open("ab") as kept:
-                collector.run(_all(collector, waiting, _Sink(kept, method, task, c.eval.traces, bar, len(known))))
+                sink = _Sink(kept, method, task, c.eval.traces, bar, len(known), judged, allowed)
+                collector.run(_all(collector, waiting, sink))
+            if allowed is not None and sink.spent and sink.done < total:
+                raise judge_spent(allowed, f"{sink.done} of {total} questions are kept in {trial.out}")
         finally:
             engine.close()
     return _totals(file, task)
@@ -216,10 +226,17 @@ class _Sink:
     traces: int
     bar: Progress
     done: int
+    judged: int  # tokens of the judge, over all times that the command was given
+    allowed: int | None
 
-    def keep(self, at: int, t: Trajectory, seconds: Mapping[str, float]) -> None:
+    @property
+    def spent(self) -> bool:
+        return self.allowed is not None and self.judged >= self.allowed
+
+    def keep(self, at: int, t: Trajectory, texts: Texts, seconds: Mapping[str, float]) -> None:
         row = {
-            "at": at, "fault": t.fault if t.status == "error" else "", "prediction": prediction(t, self.task), "row": asdict(row_of(t, self.task)),
+            "at": at, "fault": t.fault if t.status == "error" else "", "prediction": prediction(t, self.task, texts),
+            "row": asdict(row_of(t, self.task, texts)),
             "cost": asdict(cost_of([t], ())), "trace": trace(t, self.task) if at < self.traces else None,
             "seconds": dict(seconds),
         }  # fmt: skip
@@ -227,6 +244,7 @@ class _Sink:
         self.file.flush()
         os.fsync(self.file.fileno())
         self.done += 1
+        self.judged += t.judge_tokens
         self.bar.update(self.done)
 
 
@@ -236,10 +254,13 @@ async def _all(collector: Collector, questions: Iterator[tuple[int, Question]], 
 
     async def one(at: int, question: Question) -> None:
         [t] = await collector.play_group(Group(f"test:{question.id}", question, (0,), "eval", OURS.sampling))
-        sink.keep(at, t, collector.clocks.pop(t.id).seconds if collector.clocks is not None else {})
+        texts = await supporting.texts_of(supporting.wanted([t], sink.task), collector.retriever)
+        sink.keep(at, t, texts, collector.clocks.pop(t.id).seconds if collector.clocks is not None else {})
 
     try:
         for at, question in questions:
+            if sink.spent:  # passed by what is live at most
+                break
             live.add(asyncio.ensure_future(one(at, question)))
             if len(live) >= 2 * collector.in_flight:
                 done, live = await asyncio.wait(live, return_when=asyncio.FIRST_COMPLETED)

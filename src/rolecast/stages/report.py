@@ -12,7 +12,7 @@ import numpy as np
 
 from rolecast.evaluation.latency import read_result
 from rolecast.evaluation.report import render_report
-from rolecast.evaluation.wrong_pages import page_name, wrong, wrong_pages
+from rolecast.evaluation.wrong_pages import BYTES, IN_REPORT, first_wrong, page_name, wrong, wrong_pages
 from rolecast.schedule import Schedule, keys_of
 from rolecast.stages.belonging import require_own
 from rolecast.stages.budget import accounts
@@ -61,7 +61,8 @@ def report(run: Run) -> Path:
     }
     traces = {stage: json.loads((run.evaluation(stage) / "traces.json").read_text()) for stage in results}
     traces |= {f"{stage.name}_train": kept for stage in schedule if stage.kind == "rl" and (kept := _looked(run, stage.name))}
-    links = {stage: {"first": f"{WRONG}/{page_name(stage, 1)}", "count": count} for stage in results if (count := _write_wrong(run, stage))}
+    counts = {stage: count for stage in results if (count := _write_wrong(run, stage))}
+    links = {stage: _linked(run, stage, count, len(counts)) for stage, count in counts.items()}
     shown = {**summary, "title": run.config.name, "config": run.config.model_dump(mode="json"), "wrong": links}
     write_text(run.path / "report.html", render_report(shown, curves, traces))
     write_text(run.path / "summary.json", json.dumps(summary, indent=1))
@@ -86,6 +87,12 @@ def _write_wrong(run: Run, stage: str) -> int:
         write_text(folder / name, page)
         run.record(folder / name)
     return count
+
+
+def _linked(run: Run, stage: str, count: int, stages: int) -> dict[str, Any]:
+    """What the report shows of a stage's wrong answers, in a part of the room for those of all `stages`, and where all of them are."""
+    rows = first_wrong(stage, _rows(run.evaluation(stage) / "predictions.jsonl"), IN_REPORT // stages, BYTES // stages)
+    return {"first": f"{WRONG}/{page_name(stage, 1)}", "count": count, "rows": rows, "place": f"{run.place}/{WRONG}"}
 
 
 def _rows(predictions: Path) -> Iterator[Any]:

@@ -36,7 +36,7 @@ from rolecast.rollout.render import Renderer
 from rolecast.schedule import keys_of
 from rolecast.seeding import stream
 from rolecast.stages import checkpoints, looked
-from rolecast.stages.budget import ON_DEV, allowance, judge_allowance
+from rolecast.stages.budget import ON_DEV, allowance, judge_allowance, judge_spent
 from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import MetricsLog, read_metrics
 from rolecast.stages.progress import Progress
@@ -247,10 +247,8 @@ class Trainer:
         if self._judge_left() == self.judged and self.progress.cost["judge_calls"] and done == self.start + 1:
             log.warning("step %d: the judge tells no tokens, so judge.budget stops nothing, unless its verdicts are all cached", done)
         if self._judge_left() <= 0:
-            raise NamedStop(
-                f"the judge's budget of {self.run.config.judge.budget} tokens is spent: {self.stage.name} is saved at step {done} of "
-                f"{self.config.steps}; raise judge.budget and give the same command to go on"
-            )
+            assert self.run.config.judge.budget is not None
+            raise judge_spent(self.run.config.judge.budget, f"{self.stage.name} is saved at step {done} of {self.config.steps}")
 
     def publish(self, step: int) -> Weights:
         """The weights as they are answer from now on. They are gathered here, once for all that a step does with them.

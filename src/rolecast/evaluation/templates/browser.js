@@ -227,4 +227,9 @@ function browseTraces(form) {
   update();
 }
 
+/** A list that is folded opens when a link leads to it. */
+for (const link of document.querySelectorAll('a[href^="#wrong-"]')) {
+  link.addEventListener("click", () => { document.getElementById(link.getAttribute("href").slice(1)).open = true; });
+}
+
 if (document.getElementById("filters")) browseTraces(document.getElementById("filters"));
