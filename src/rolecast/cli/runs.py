@@ -134,8 +134,8 @@ def evaluate(
         raise InputError("give a RUN to evaluate, or --model, --method and --data")
     if used := [name for name, value in (("--method", method), ("--data", data), ("--out", out), ("-n", n)) if value is not None]:
         raise InputError(f"{used[0]} belongs to --model: a run has its own; leave it out")
-    from rolecast.evaluation.profiles import find_profile
     from rolecast.evaluation.latency import read_result
+    from rolecast.evaluation.profiles import find_profile
     from rolecast.evaluation.table import datasets_table, parts_table, results_table
     from rolecast.schedule import last as last_stage
     from rolecast.stages.evaluate import evaluate as evaluate_stage
@@ -165,8 +165,8 @@ def evaluate_model(
 ) -> None:  # fmt: skip
     """`rolecast eval --model`."""
     from rolecast.errors import InputError
-    from rolecast.evaluation.profiles import find_profile
     from rolecast.evaluation.latency import read_result
+    from rolecast.evaluation.profiles import find_profile
     from rolecast.evaluation.table import datasets_table, parts_table
     from rolecast.stages.alone import evaluate_alone, trial_of
     from rolecast.stages.models import Speaker, config_for

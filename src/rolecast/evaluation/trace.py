@@ -12,7 +12,6 @@ from typing import Any
 from rolecast.evaluation.tasks import Task
 from rolecast.types import Action, Observation, Reward, Thread, Trajectory
 
-
 Tokens = Mapping[str, Mapping[str, Any]]  # by action: texts and numbers of its tokens, by name
 
 

@@ -28,7 +28,8 @@ def race(items: Sequence[RubricItem], levels: Sequence[tuple[float, float]]) -> 
     scores = {}
     for name in names:
         own, other = (
-            fsum(item.weight * pair[side] for item, pair in zip(items, levels, strict=True) if name in ("", item.dimension)) for side in (0, 1)
+            fsum(item.weight * pair[side] for item, pair in zip(items, levels, strict=True) if name in ("", item.dimension))
+            for side in (0, 1)
         )
         scores[name] = share_of(own, other)
     return scores

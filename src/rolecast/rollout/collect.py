@@ -187,9 +187,7 @@ def turns_of(method: Method) -> int | None:
     return None if most is None else sum(spoken.contexts * spoken.replies for spoken in most.said.values())
 
 
-async def play_episode(
-    method: Method, env: Env, judge: Judge | None, spoken: Tell = lambda: None, asks: Asks | None = None
-) -> Trajectory:
+async def play_episode(method: Method, env: Env, judge: Judge | None, spoken: Tell = lambda: None, asks: Asks | None = None) -> Trajectory:
     """One episode from question to rewards. Without a judge (serving) nothing is scored. What fails in it is raised. `spoken` is told when no
     role will speak any more. `asks`: further rewards."""
     trajectory = env.trajectory

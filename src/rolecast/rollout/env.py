@@ -233,7 +233,11 @@ class Env:
             () if endpoint_of(role.slot) is None else tuple(live.said), self.left.turns if self.left is not None else 0, self.version,
         )  # fmt: skip
         try:
-            with self.waits.on("sample"), self._clocked(role.name), spans.span("sample", role=role.name, slot=role.slot, turn=turn, prompt_tokens=len(ids)):
+            with (
+                self.waits.on("sample"),
+                self._clocked(role.name),
+                spans.span("sample", role=role.name, slot=role.slot, turn=turn, prompt_tokens=len(ids)),
+            ):
                 return await self.engine.generate(request)
         except (EngineError, ExternalError):
             raise

@@ -48,7 +48,9 @@ def _opened(what: str, variable: str, opening: Any) -> Tracker:
         raise
     except Exception as error:  # whatever their clients raise
         told = " ".join(str(error).split())[:300]
-        raise InputError(f"{what} cannot be opened, and {variable} is set: {told or type(error).__name__}; mend that or unset it") from error
+        raise InputError(
+            f"{what} cannot be opened, and {variable} is set: {told or type(error).__name__}; mend that or unset it"
+        ) from error
     return _Careful(what, tracker)
 
 

@@ -286,11 +286,18 @@ def test_the_judges_budget_ends_it_and_a_larger_one_goes_on(tmp_path: Path, mode
         words = [*outside(url, model, tmp_path / "data", out), "--set", "engine.in_flight=1", "--set"]
         # Questions 0, 3 and 6 get no answer, which asks the judge nothing. 1, 2 and 4 spend it; 5 is next by then.
         for _ in range(2):
-            with pytest.raises(NamedStop, match=r"the judge's budget of 25 tokens is spent: [56] of 9 questions are kept in .*out; raise judge.bu"):
+            with pytest.raises(
+                NamedStop, match=r"the judge's budget of 25 tokens is spent: [56] of 9 questions are kept in .*out; raise judge.bu"
+            ):
                 CliRunner().invoke(app, [str(word) for word in [*words, "judge.budget=25"]], catch_exceptions=False)
             assert Costly.asked in (3, 4)
         told = command(*words, "judge.budget=1000")
     assert Costly.asked == 6
     result = json.loads((out / "evaluation" / "result.json").read_text())
-    assert (result["headline"], result["rubric"], result["n"], result["cost"]["judge_tokens"]) == ("rubric", pytest.approx(0.5 * 6 / 9), 9, 60)
+    assert (result["headline"], result["rubric"], result["n"], result["cost"]["judge_tokens"]) == (
+        "rubric",
+        pytest.approx(0.5 * 6 / 9),
+        9,
+        60,
+    )
     assert "rubric" in told

@@ -271,7 +271,9 @@ def test_a_judge_whose_budget_is_spent_ends_what_asks_it() -> None:
             await judge.judge("answer", {})
 
     asyncio.run(ask(3))
-    with pytest.raises(NamedStop, match=r"^the judge's budget of 100 tokens is spent: rl is not evaluated; raise judge.budget and give the same"):
+    with pytest.raises(
+        NamedStop, match=r"^the judge's budget of 100 tokens is spent: rl is not evaluated; raise judge.budget and give the same"
+    ):
         asyncio.run(ask(1))
     assert judge.spent == 120
     judge.left = None

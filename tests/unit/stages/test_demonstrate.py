@@ -139,7 +139,9 @@ def test_the_judges_budget_ends_it_too(tmp_path: Path, model: Path, data: Path, 
     with answering() as (url, endpoint):
         teacher = teaching(endpoint)
         for _ in range(2):  # the second time nothing is asked
-            with pytest.raises(NamedStop, match=r"the judge's budget of 30 tokens is spent: 1 demonstrations of 1 questions are kept in .*out; raise"):
+            with pytest.raises(
+                NamedStop, match=r"the judge's budget of 30 tokens is spent: 1 demonstrations of 1 questions are kept in .*out; raise"
+            ):
                 command(words(url, model, data, tmp_path / "out", *asked, "judge.budget=30"))
             assert teacher.asked == {0: 3}
         told = command(words(url, model, data, tmp_path / "out", *asked, "judge.budget=1000"))

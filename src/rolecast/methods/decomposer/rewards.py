@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rolecast.methods.decomposer.form import cited_sentences, uncited
 from rolecast.methods.decomposer.graph import Graph
-from rolecast.rewards.text import normalize
 from rolecast.rewards.reports import met
+from rolecast.rewards.text import normalize
 from rolecast.types import RubricItem
 
 SHIFT = 0.1  # ε of eq. 29
