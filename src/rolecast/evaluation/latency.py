@@ -28,7 +28,7 @@ def latency(spent: Sequence[Seconds], in_flight: int) -> dict[str, Any]:
     parts = dict.fromkeys(name for one in spent for name in one)
     found = {part: _percentiles([one[part] for one in spent if part in one]) for part in parts}
     roles = {name: found[name] for name in parts if name not in (ANSWER, SEARCH)}
-    whole = {name: found[name] for name in (ANSWER, SEARCH) if name in found}
+    whole: dict[str, Any] = {name: found[name] for name in (ANSWER, SEARCH) if name in found}
     return {"in_flight": in_flight, **whole, "roles": roles}
 
 
