@@ -19,45 +19,11 @@ from rolecast.types import Hop, Observation, Passage, Thread, Trajectory
 
 Texts = Mapping[str, Passage]
 MOST = 2 / 3  # of a query's words
-COMMON = frozenset(  # that stand in most passages and say nothing of what is asked for
-    [
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "did",
-        "do",
-        "does",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "how",
-        "in",
-        "is",
-        "it",
-        "its",
-        "of",
-        "on",
-        "or",
-        "that",
-        "to",
-        "was",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "whom",
-        "whose",
-        "why",
-        "with",
-    ]
-)
+COMMON = frozenset({  # stand in most passages and say nothing of what is asked for
+    "and", "are", "as", "at", "be", "by", "did", "do", "does", "for", "from", "had", "has", "have", "how", "in", "is", "it",
+    "its", "of", "on", "or", "that", "to", "was", "were", "what", "when", "where", "which", "who", "whom", "whose", "why",
+    "with",
+})  # fmt: skip
 NEVER_ASKED, MISSED, NOT_FOUND = "planner_never_asked", "retrieval_missed", "not_retrieved"
 DROPPED, ERRED, UNTOLD = "filter_dropped", "answerer_erred", "no_gold_passages"
 FAULTS: Mapping[str, str] = MappingProxyType(  # in the order of an episode's way
