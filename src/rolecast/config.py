@@ -145,7 +145,8 @@ class JudgeConfig(Closed):
     url: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # the judge service; the lexical judge needs none
     patience: float = Field(240.0, ge=0, json_schema_extra=HOW)  # seconds before an action stays unscored
     limit: float | None = Field(900.0, gt=0, json_schema_extra=HOW)  # seconds that a call may take in all; then its episode has failed
-    # tokens that it may read and say in RL, dev included; the run stops, saved, at the step that passes it, and goes on once this is raised
+    # tokens that it may read and say: in RL, dev included, and in the run's evaluations; of `eval --model` and `data demonstrate` in all that is
+    # kept in their folder. What passes it stops, saved, and goes on once this is raised
     budget: int | None = Field(None, ge=1, json_schema_extra=HOW)
 
 

@@ -24,6 +24,7 @@ OWNERS = {
     "faiss": "faiss-cpu",
     "kfp_server_api": "kfp",
     "markupsafe": "jinja2",
+    "mlflow": "mlflow-skinny",
     "opentelemetry": "opentelemetry-sdk",
     "pydantic_core": "pydantic",
     "Stemmer": "pystemmer",

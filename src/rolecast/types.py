@@ -80,10 +80,11 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class RubricItem:
-    """One thing that a long answer should say or do."""
+    """One thing that a long answer should say or do. `dimension`: what it is a part of, where a rubric has parts (insight, readability)."""
 
     text: str
     weight: float = 1.0
+    dimension: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,13 @@ def test_malformed_requests_are_refused(url: str, body: object) -> None:
 
 def test_unscored_is_null_on_the_wire(url: str) -> None:
     reply = httpx.post(f"{url}/v1/judge", json={"kind": "mask.update", "inputs": {"gold": {"answers": ["x"]}}})
-    assert reply.json() == {"score": None, "reason": "the lexical judge has no rule for 'mask.update'", "tokens": 0, "items": []}
+    assert reply.json() == {
+        "score": None,
+        "reason": "the lexical judge has no rule for 'mask.update'",
+        "tokens": 0,
+        "items": [],
+        "levels": None,
+    }
 
 
 def test_a_judge_that_is_not_there_leaves_unscored() -> None:

@@ -105,7 +105,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
     "stages/environment.py": [
         ("variables ignored", "return os.environ.get(variable) or configured or \"\"", "return configured or \"\""),
         ("the config's addresses ignored", "return os.environ.get(variable) or configured or \"\"", "return os.environ.get(variable) or \"\""),
-        ("prompts of a judge not compared", ".of(make_method(config.method).asks())", ".of([])"),
+        ("prompts of a judge not compared", ".of({*make_method(config.method).asks(), *also})", ".of([])"),
         ("credentials recorded", 'parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if parts.netloc else url', "url"),
         ("overrides not recorded", "if os.environ.get(name)}", "if False}"),
     ],
@@ -205,7 +205,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
     "rollout/collect.py": [
         ("probes in evaluations", 'if env.phase in method.probed:', "if True:"),
         ("a failing tool ends the batch", "                _spoil(trajectory, error)", "                raise"),
-        ("a failing engine spoils an episode", "            except EngineError:\n                raise\n", ""),
+        ("a failing engine spoils an episode", "            except (EngineError, NamedStop):\n                raise\n", ""),
         ("a probe beside the rollout's own env", "method.probe(trajectory, env.probe())", "method.probe(trajectory, env)"),
         ("a group played by the default sampling", "self._play(episodes, group.sampling, group.phase, ended, version)", "self._play(episodes, Sampling(), group.phase, ended, version)"),
         ("an episode's end status lost", "trajectory.status = end.status", "pass"),

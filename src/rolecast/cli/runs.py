@@ -134,8 +134,9 @@ def evaluate(
         raise InputError("give a RUN to evaluate, or --model, --method and --data")
     if used := [name for name, value in (("--method", method), ("--data", data), ("--out", out), ("-n", n)) if value is not None]:
         raise InputError(f"{used[0]} belongs to --model: a run has its own; leave it out")
+    from rolecast.evaluation.latency import read_result
     from rolecast.evaluation.profiles import find_profile
-    from rolecast.evaluation.table import datasets_table, results_table
+    from rolecast.evaluation.table import datasets_table, parts_table, results_table
     from rolecast.schedule import last as last_stage
     from rolecast.stages.evaluate import evaluate as evaluate_stage
     from rolecast.stages.fixed import Found
@@ -152,8 +153,8 @@ def evaluate(
     folder = evaluate_stage(run_, name, chosen, found)
     if found is not None:
         print(f"from the documents of {found.run.place}, stage {found.stage}: {folder}")
-    result = json.loads((folder / "result.json").read_text())
-    print(results_table({folder.name: result}))
+    result = read_result(folder)
+    print(f"{results_table({folder.name: result})}\n\n{parts_table({folder.name: result})}")
     if "by_dataset" in result:
         print("\n" + datasets_table(result))
 
@@ -164,8 +165,9 @@ def evaluate_model(
 ) -> None:  # fmt: skip
     """`rolecast eval --model`."""
     from rolecast.errors import InputError
+    from rolecast.evaluation.latency import read_result
     from rolecast.evaluation.profiles import find_profile
-    from rolecast.evaluation.table import datasets_table
+    from rolecast.evaluation.table import datasets_table, parts_table
     from rolecast.stages.alone import evaluate_alone, trial_of
     from rolecast.stages.models import Speaker, config_for
 
@@ -177,7 +179,8 @@ def evaluate_model(
     read = config_for(method, speaker, config, overrides or (), settings)
     told = [method, Path(model_name or model).name, data.stem if data.is_file() else data.resolve().name, *filter(None, [profile])]
     folder = evaluate_alone(trial_of(read, speaker, data, out or Path("evals") / "-".join(told), find_profile(profile)))
-    print(f"{folder}\n{datasets_table(json.loads((folder / 'result.json').read_text()))}")
+    result = read_result(folder)
+    print(f"{folder}\n{datasets_table(result)}\n\n{parts_table({'all': result})}")
 
 
 def report(run: RunPath) -> None:

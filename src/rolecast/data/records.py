@@ -19,7 +19,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Annotated, Any, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from rolecast.data.files import opened
@@ -78,6 +88,12 @@ class RubricRow(BaseModel):
 
     text: Filled
     weight: float = 1.0
+    dimension: str = ""
+
+    @model_serializer(mode="wrap")
+    def _sparing(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Rubrics without parts are written as they were before there were any: digests of data sets go by it."""
+        return {key: value for key, value in whole(self).items() if value or key != "dimension"}
 
 
 class QuestionRow(BaseModel):
@@ -119,7 +135,7 @@ class QuestionRow(BaseModel):
             chain=[HopRow(**asdict(hop)) for hop in gold.chain],
             passages=list(gold.passages),
             given=dict(question.given),
-            rubric=[RubricRow(text=item.text, weight=item.weight) for item in gold.rubric],
+            rubric=[RubricRow(text=item.text, weight=item.weight, dimension=item.dimension) for item in gold.rubric],
             dataset=question.dataset,
             original_id=question.original_id,
             level=question.level,
@@ -127,7 +143,7 @@ class QuestionRow(BaseModel):
 
     def to_question(self) -> Question:
         chain = tuple(Hop(**hop.model_dump()) for hop in self.chain)
-        rubric = tuple(RubricItem(item.text, item.weight) for item in self.rubric)
+        rubric = tuple(RubricItem(item.text, item.weight, item.dimension) for item in self.rubric)
         gold = Gold(tuple(self.answers), chain, tuple(self.passages), rubric)
         return Question(self.id, self.question, gold, self.type, self.hops, self.given, self.dataset, self.original_id, self.level)
 

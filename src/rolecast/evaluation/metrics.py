@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from rolecast.errors import RolecastError
-from rolecast.evaluation.attribution import counted, first_fault
+from rolecast.evaluation.attribution import Texts, counted, first_fault
 from rolecast.evaluation.intervals import interval
+from rolecast.evaluation.reports import rightness
 from rolecast.evaluation.tasks import QA, Scores, Task, means_of
 from rolecast.rewards.abstention import Answered, shares
 from rolecast.rewards.text import abstains
@@ -60,17 +62,20 @@ class Row:
     answerable: bool = True  # whether its gold answer is one
 
 
-def row_of(t: Trajectory, task: Task) -> Row:
+def row_of(t: Trajectory, task: Task, texts: Texts = MappingProxyType({})) -> Row:
+    """`texts`: as `first_fault` takes them."""
     said, q, scores = t.actions, t.question, task.scores(t)
     return Row(
         scores, q.hops, q.type, q.dataset, t.status, len(said), sum(action.valid for action in said), _said(t), t.searches, _gold_share(t),
-        first_fault(t, scores.get("em", scores[task.headline])), abstains(t.answer), not any(map(abstains, q.gold.answers)),
+        first_fault(t, rightness(task, scores), texts), abstains(t.answer), not any(map(abstains, q.gold.answers)),
     )  # fmt: skip
 
 
-def summarize(trajectories: Sequence[Trajectory], seed: int, bootstrap: int, task: Task = QA) -> dict[str, Any]:
+def summarize(
+    trajectories: Sequence[Trajectory], seed: int, bootstrap: int, task: Task = QA, texts: Texts = MappingProxyType({})
+) -> dict[str, Any]:  # fmt: skip
     """Totals, by hops and by type. Every question counts, but for those that the task cannot score: they are told apart."""
-    return summarize_rows([row_of(t, task) for t in trajectories], seed, bootstrap, task)
+    return summarize_rows([row_of(t, task, texts) for t in trajectories], seed, bootstrap, task)
 
 
 def summarize_rows(rows: Sequence[Row], seed: int, bootstrap: int, task: Task) -> dict[str, Any]:
@@ -158,6 +163,16 @@ def _split(
 def _scores(rows: Sequence[Row], seed: int, bootstrap: int, task: Task) -> dict[str, Any]:
     """The task's scores, with the interval of its headline over the `n` episodes that have one."""
     return {task.headline: None, **means_of([row.scores for row in rows]), **_led(rows, seed, bootstrap, task.headline)}
+
+
+def bounds_of(found: Sequence[Scores], seed: int, bootstrap: int) -> dict[str, float]:
+    """`NAME/low` and `NAME/high` of each score that any episode has: the ends of its mean's 95 % interval."""
+    bounds: dict[str, float] = {}
+    for name in dict.fromkeys(name for scores in found for name in scores):
+        values = [value for scores in found if (value := scores.get(name)) is not None]
+        if values:
+            bounds[f"{name}/low"], bounds[f"{name}/high"] = interval(np.array(values), seed, bootstrap)
+    return bounds
 
 
 def _led(rows: Sequence[Row], seed: int, bootstrap: int, name: str) -> dict[str, Any]:

@@ -20,10 +20,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rolecast.evaluation.attribution import FAULTS
+from rolecast.evaluation.latency import parts_of
 from rolecast.evaluation.lines import COLOURS
 
 Json = dict[str, Any]
-EMBEDDED, BYTES = 500, 16 << 20  # episodes of a page, and what they may take; escapes come on top
+EMBEDDED, BYTES = 500, 16 << 20  # episodes of a page, and what they may take in it
 
 STAGES = {"base": "Base model", "sft": "SFT", "rl": "RL", "rl_train": "RL, training rollouts"}  # in the order of training
 FAMILIES = {  # of metrics, in the order of the charts
@@ -84,6 +85,7 @@ def render_report(
         faults=fault_bars(summary, stages),
         recalls=_recalls(summary, stages),
         wrong=_mapping(summary.get("wrong")),
+        parts=[{"label": stage["label"], **row} for stage in stages for row in parts_of(_mapping(summary.get("stages"))[stage["stage"]])],
         controls=_controls(summary),
         times=_times(summary),
         config=json.dumps(finite(config), indent=2, ensure_ascii=False) if config else "",
@@ -190,7 +192,7 @@ def embedded(traces: Mapping[str, Sequence[Json]]) -> dict[str, list[Json]]:
     for place in range(max(map(len, traces.values()), default=0)):
         for stage, items in traces.items():
             if place < len(items):
-                count, size = count + 1, size + len(json.dumps(items[place]))
+                count, size = count + 1, size + len(_script_json(items[place]).encode())  # as the page has it, escapes included
                 if count > EMBEDDED or size > BYTES:
                     return kept
                 kept[stage].append(items[place])
@@ -231,14 +233,19 @@ def _measured(names: Iterable[str]) -> list[str]:
 
 
 def charts(rows: Sequence[Mapping[str, Any]], roles: Sequence[str]) -> list[Json]:
-    """One chart per family of metrics, one line per role; metrics of no family get a chart each, marked `other`."""
+    """One chart per family of metrics, one line per role; metrics of no family get a chart each, marked `other`. The metrics NAME/low and
+    NAME/high are the `band` of NAME's line: [step, low, high] where it was measured."""
     by_step: dict[float, Json] = {}
     for row in rows:  # rows of one step belong together; after a resume the later one counts
         if (step := number(row.get("step"))) is not None:
             by_step[step] = {**by_step.get(step, {}), **row}
     ordered = [(int(step) if step.is_integer() else step, by_step[step]) for step in sorted(by_step)]
     found: dict[tuple[int, str], Json] = {}
-    for name in _metric_names(by_step.values()):
+    names = _metric_names(by_step.values())
+    bands = {name: (f"{name}/low", f"{name}/high") for name in names if {f"{name}/low", f"{name}/high"} <= set(names)}
+    for name in names:
+        if any(name in bounds for bounds in bands.values()):
+            continue
         family, series = _family(name)
         if family == "tokens" and series and series not in roles:  # tokens/sampled: a total, on a scale of its own
             family, series = "", name
@@ -251,7 +258,11 @@ def charts(rows: Sequence[Mapping[str, Any]], roles: Sequence[str]) -> list[Json
         chart = found.setdefault((place, title), {"title": title, "other": not family, "lines": []})
         points = [[step, number(row[name])] for step, row in ordered if name in row]
         role = next((part for part in series.split("/") if part in roles), None)
-        chart["lines"].append({"name": series or "all", "role": roles.index(role) if role else None, "points": points})
+        line: Json = {"name": series or "all", "role": roles.index(role) if role else None, "points": points}
+        if name in bands:
+            line["band"] = [[step, *(number(row.get(bound)) for bound in bands[name])] for step, row in ordered if name in row]
+        # What is measured now and then is marked where it was measured.
+        chart["lines"].append({**line, "marked": True} if name.startswith("dev/") else line)
     for chart in found.values():
         chart["lines"].sort(key=lambda line: len(roles) if line["role"] is None else line["role"])
     return [found[key] for key in sorted(found)]

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from rolecast.evaluation.latency import parts_of
 from rolecast.reading import read_own
 
 
@@ -66,7 +67,9 @@ def results_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
 def datasets_table(result: Mapping[str, Any]) -> str:
     """A row for each data set of a pooled set, and one for all; lenient scores beside the strict ones, where there are any."""
     lenient = {"lenient_em": "lenient EM", "lenient_f1": "lenient F1", "reply_cem": "CEM of reply"} if "lenient_em" in result else {}
-    scores = {"f1": "F1", "cem": "CEM", **lenient}
+    leads = result.get("headline", "em")
+    further = {name: name for name in dict.fromkeys([leads, *result.get("others", {})]) if name not in ("em", "f1", "cem")}
+    scores = {**further, "f1": "F1", "cem": "CEM", **lenient}
     head = ["data set", "n", "EM", "95 % interval", *scores.values(), "valid", "tokens", "searches"]
     rows = [
         [
@@ -77,6 +80,20 @@ def datasets_table(result: Mapping[str, Any]) -> str:
         for name, found in [*result.get("by_dataset", {}).items(), ("all", result)]
     ]  # fmt: skip
     return aligned(head, rows)
+
+
+def parts_table(stages: Mapping[str, Mapping[str, Any]]) -> str:
+    """Of each stage how long a question took, each of its roles and its searches, and each role's longest context; "" where nothing tells."""
+    rows = [
+        [stage, row["part"], _seconds(row["p50"]), _seconds(row["p95"]), "–" if row["context"] is None else f"{row['context']:,}"]
+        for stage, result in stages.items()
+        for row in parts_of(result)
+    ]
+    return aligned(["stage", "part", "p50 s", "p95 s", "peak context"], rows) if rows else ""
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
 
 
 def gained(gains: Gains, stages: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -117,6 +134,8 @@ def print_summary(path: Path) -> None:
     summary = read_own(path, Summary, "write it anew by `rolecast report`")
     print(f"\n{summary['method']}, seed {summary['seed']}, held-out questions, greedy\n")
     print(results_table(summary["stages"]))
+    if parts := parts_table(summary["stages"]):
+        print(f"\n{parts}")
     if summary.get("gains"):
         print("\n" + "\n".join(gained(Gains.model_validate(summary["gains"]), summary["stages"])))
     print("\nseconds: " + ", ".join(f"{stage} {spent:.0f}" for stage, spent in summary["seconds"].items()))

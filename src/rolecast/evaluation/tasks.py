@@ -38,7 +38,7 @@ def find(name: str) -> Task:
         return Task(name, QA.headline, _limited(limits)) if limits else QA
     kind, _, reward = name.partition(":")
     if kind == "reward" and reward:
-        return Task(name, reward, lambda t: {reward: _reward(t, reward)})
+        return Task(name, reward, lambda t: {reward: reward_of(t, reward)})
     raise InputError(f"no task {name!r}; there are qa, qa+answered, qa+spans, qa+answered+spans and reward:NAME")
 
 
@@ -89,7 +89,7 @@ def _spans(t: Trajectory, scores: Scores) -> Scores:
     return {**scores, "f1": None} if all(text is not None and normalize(text) in SPECIAL for text in said) else scores
 
 
-def _reward(t: Trajectory, name: str) -> float | None:
+def reward_of(t: Trajectory, name: str) -> float | None:
     """The mean of the episode's rewards of that name, over its actions too."""
     earned = [reward.value for reward in t.rewards if reward.name == name and reward.value is not None]
     return float(np.mean(earned)) if earned else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rolecast.errors import InputError
 from rolecast.ports import Verdict
+from rolecast.rewards.reports import share_of
 from rolecast.types import Gold, RubricItem
 
 SHOWN = 300  # characters of a reply that go into a reason
@@ -45,6 +46,10 @@ class AnswerInputs(JudgeInputs):
 class RubricInputs(JudgeInputs):
     item: str
     report: str
+
+
+class RaceInputs(RubricInputs):
+    reference: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,26 @@ def read_level(reply: str) -> Verdict:
     return verdict
 
 
+def read_levels(reply: str) -> Verdict:
+    """A reply that ends with a line `Score: x/y`, each one of the five levels: of the text and of the reference. The score is x / (x + y),
+    the text's share; 0 where neither has any."""
+    pairs: list[tuple[float, float]] = []
+
+    def share(value: str) -> float:
+        own, _, other = value.partition("/")
+        pairs.append((_level(own), _level(other)))
+        return share_of(*pairs[-1])
+
+    verdict = _last_line(reply, share)
+    return replace(verdict, levels=pairs[-1]) if verdict.score is not None else verdict
+
+
+def _level(text: str) -> float:
+    if not _SHARE.fullmatch(text) or float(text) not in LEVELS:
+        raise ValueError
+    return float(text)
+
+
 def read_items(reply: str) -> Verdict:
     """A reply of lines `- [weight] criterion`, weight a whole number from -10 to 10 and not 0, that ends with `Score: n`, n their number:
     so that a rubric of which a part was lost or misread is none."""
@@ -141,5 +166,6 @@ def _last_line(reply: str, score: Callable[[str], float | None]) -> Verdict:
 _PROMPTS = files(__package__) / "prompts"
 ANSWER = JudgeKind("answer", _PROMPTS / "answer.jinja", AnswerInputs, read_share, yes_no=True)
 RUBRIC = JudgeKind("rubric", _PROMPTS / "rubric.jinja", RubricInputs, read_level)
+RACE = JudgeKind("race", _PROMPTS / "race.jinja", RaceInputs, read_levels)
 RUBRIC_WRITTEN = JudgeKind("rubric.write", _PROMPTS / "rubric_write.jinja", JudgeInputs, read_items)
-SHARED: Mapping[str, JudgeKind] = {kind.name: kind for kind in (ANSWER, RUBRIC, RUBRIC_WRITTEN)}
+SHARED: Mapping[str, JudgeKind] = {kind.name: kind for kind in (ANSWER, RUBRIC, RACE, RUBRIC_WRITTEN)}

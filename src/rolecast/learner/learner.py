@@ -20,6 +20,7 @@ from rolecast.errors import ArtifactError, DivergedError, EmptyUpdateError
 from rolecast.learner.backends import Backend, Training, make_backend
 from rolecast.learner.batch import Padded, TokenBatch, example_units, make_batch
 from rolecast.learner.cut import Cut, Micro, Minibatch, cut
+from rolecast.learner.look import Look, TokenNumbers
 from rolecast.learner.packed import Packed
 from rolecast.learner.ranks import ALONE, Ranks
 from rolecast.learner.refusals import PATIENCE, Refusal
@@ -54,6 +55,8 @@ class Learner:
     refused: dict[Slot, int] = field(default_factory=dict)  # updates in a row that were not finite
     keep: Callable[[Refusal], None] | None = None  # called on the first rank
     spent: dict[str, float] = field(default_factory=lambda: {"score": 0.0, "update": 0.0})  # seconds, for whoever takes them
+    look: frozenset[str] = frozenset()  # ids of actions whose tokens are told of; the same on all ranks
+    looked: dict[str, TokenNumbers] = field(default_factory=dict)  # by action, for whoever takes them
 
     def cut(
         self, objective: Objective, threads: Sequence[Thread], useful: Sequence[Unit], units: Sequence[Unit], lengths: Mapping[str, int],
@@ -153,8 +156,12 @@ class Learner:
         self, parts: Sequence[tuple[Cut, Minibatch]], tallies: Mapping[str, Tally], check: Callable[[Cut], None] | None
     ) -> None:  # fmt: skip
         read = {of.objective.name: np.zeros(len(of.batch.ids)) for of, _ in parts if of.at_once}
+        looks = {of.objective.name: Look(of.batch, self.look) for of, _ in parts} if self.look else {}
         passes = [
-            one for of, minibatch in parts for one in self._passes(of, minibatch, tallies[of.objective.name], read.get(of.objective.name))
+            one
+            for of, minibatch in parts
+            for name in (of.objective.name,)
+            for one in self._passes(of, minibatch, tallies[name], read.get(name), looks.get(name))
         ]
         totals: dict[tuple[str, bool], float] = {}
         for place, (name, of_policy, loss_of) in enumerate(passes):
@@ -174,9 +181,13 @@ class Learner:
         for of, _ in parts:
             if check is not None and of.at_once and of.objective.slot not in spoilt:
                 check(replace(of, batch=replace(of.batch, old_logprob=self.ranks.sum(read[of.objective.name]))))
+        for look in looks.values():
+            self.looked |= look.told(self.ranks.sum(look.found))
         self._step(parts, tallies, spoilt, moved=bool(passes))
 
-    def _passes(self, of: Cut, minibatch: Minibatch, tally: Tally, read: Floats | None = None) -> list[Pass]:
+    def _passes(
+        self, of: Cut, minibatch: Minibatch, tally: Tally, read: Floats | None = None, look: Look | None = None
+    ) -> list[Pass]:  # fmt: skip
         """What is to be computed of one minibatch, in an order that is the same on every rank: objective, whether it trains
         the policy or the critic, and its loss. `read` gets this rank's share of the policy's log-probs."""
         o, batch = of.objective, of.batch
@@ -191,6 +202,8 @@ class Learner:
             output = self.backend.forward(o.slot, rows, self.temperature)
             if read is not None and counts:
                 read[rows.flat] = output[0].detach().double().cpu().numpy()
+            if look is not None and counts:
+                look.read(rows.flat, *output)
             return policy_loss(o, batch, rows, output, None if micro.whole else slopes, told, of.at_once) * counts
 
         def value(micro: Micro, counts: bool) -> torch.Tensor:
@@ -256,6 +269,11 @@ class Learner:
             prefix = f"{name}/" if len(self.objectives) > 1 else ""
             numbers |= {prefix + key: value for key, value in mean_of(self.ranks.gather(dict(tally.pairs))).items()}
         return numbers
+
+    def take_looked(self) -> dict[str, TokenNumbers]:
+        """What updates made of the tokens of `look` since the last call; nobody looks any more."""
+        looked, self.looked, self.look = self.looked, {}, frozenset()
+        return looked
 
     @property
     def slots(self) -> list[Slot]:

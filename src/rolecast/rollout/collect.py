@@ -9,20 +9,22 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rolecast.errors import EngineError, InputError, RolecastError
+from rolecast.errors import EngineError, InputError, NamedStop, RolecastError
 from rolecast.leasing import Group
 from rolecast.methods.base import Method
 from rolecast.ports import Engine, Judge, JudgeInfo, Retriever, Sampling, Verdict
+from rolecast.rollout.clock import ANSWER, Clock
 from rolecast.rollout.env import PREPARE, Env, EpisodeEnd, Phase
 from rolecast.rollout.limits import Limits, within
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.scheduler import Lanes, Left
 from rolecast.rollout.waits import Waits
-from rolecast.types import Question, Trajectory
+from rolecast.types import Question, Reward, Trajectory
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Tell = Callable[[], None]
+Asks = Callable[[Trajectory, Judge], Awaitable[list[Reward]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Collector:
     """At most `in_flight` episodes are live at once, whatever group they are of. One that is judged is not live any more, but in lockstep.
 
     An episode in which something fails or hangs (a tool, the judge, a probe) has status "error" and costs nobody else anything; an engine
-    that fails ends everything with an `EngineError`.
+    that fails ends everything with an `EngineError`, and so does a `NamedStop`, such as a judge's whose budget is spent.
     """
 
     method: Method
@@ -54,6 +56,8 @@ class Collector:
     waits: Waits = field(default_factory=Waits)  # of all episodes
     limits: Limits = field(default_factory=Limits)
     lockstep: bool = True
+    clocks: dict[str, Clock] | None = None  # of episodes that have ended, by their ids, for whoever wants them
+    asks: Asks | None = None  # what the judge is asked beside what the method asks
     # One loop for all calls: clients of remote services keep their connections in it.
     _loop: asyncio.Runner = field(default_factory=asyncio.Runner)
     _lanes: Lanes | None = None
@@ -139,11 +143,13 @@ class Collector:
                 left=left,
                 version=version,
             )
+            if self.clocks is not None:
+                self.clocks[trajectory.id] = env.clock
             if episode.group in self._begun:
                 self._begun[episode.group].append(trajectory)
             try:
-                await play_episode(self.method, env, self.judge, spoken)
-            except EngineError:
+                await play_episode(self.method, env, self.judge, spoken, self.asks)
+            except (EngineError, NamedStop):
                 raise
             except Exception as error:
                 _spoil(trajectory, error)
@@ -181,12 +187,13 @@ def turns_of(method: Method) -> int | None:
     return None if most is None else sum(spoken.contexts * spoken.replies for spoken in most.said.values())
 
 
-async def play_episode(method: Method, env: Env, judge: Judge | None, spoken: Tell = lambda: None) -> Trajectory:
+async def play_episode(method: Method, env: Env, judge: Judge | None, spoken: Tell = lambda: None, asks: Asks | None = None) -> Trajectory:
     """One episode from question to rewards. Without a judge (serving) nothing is scored. What fails in it is raised. `spoken` is told when no
-    role will speak any more."""
+    role will speak any more. `asks`: further rewards."""
     trajectory = env.trajectory
     try:
-        trajectory.answer = await method.rollout(trajectory.question, env)
+        with env.clock.on(ANSWER):
+            trajectory.answer = await method.rollout(trajectory.question, env)
     except EpisodeEnd as end:
         trajectory.status = end.status
     if env.phase in method.probed:
@@ -194,7 +201,8 @@ async def play_episode(method: Method, env: Env, judge: Judge | None, spoken: Te
     spoken()
     if judge is not None:
         counted = CountedJudge(judge, trajectory, env.waits, env.limits.judge)
-        trajectory.rewards = await method.score(trajectory, counted, env.embed)
+        trajectory.rewards = list(await method.score(trajectory, counted, env.embed))
+        trajectory.rewards += await asks(trajectory, counted) if asks is not None else []
     if env.phase == PREPARE:
         trajectory.prepared = _prepared(method, trajectory)
     return trajectory

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from rolecast import spans
 from rolecast.errors import EngineError, ExternalError
 from rolecast.ports import Aborted, Completion, Engine, GenerateRequest, Retriever, Sampling
+from rolecast.rollout.clock import SEARCH, Clock
 from rolecast.rollout.limits import Limits, within
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.scheduler import Left, together
@@ -95,6 +97,7 @@ class Env:
     watcher: Watcher | None = None
     forgets: bool = False  # a context that is too long loses its beginning, where the episode would end
     waits: Waits = field(default_factory=Waits)
+    clock: Clock = field(default_factory=Clock)  # the episode's
     limits: Limits = field(default_factory=Limits)
     left: Left | None = None  # turns of the episode's group
     version: str = ""  # the weights that the episode began with
@@ -168,7 +171,7 @@ class Env:
             return []
         if self.watcher is not None:
             self.watcher.searches(queries)
-        with self.waits.on("search"), spans.span("search", queries=len(queries), k=k):
+        with self.waits.on("search"), self._clocked(SEARCH), spans.span("search", queries=len(queries), k=k):
             found = await self._found(self.retriever.search(queries, k), f"no search for {queries[0]!r}")
         (self.trajectory.queries if self._queries is None else self._queries).extend(queries)
         self._note_found([passage for passages in found for passage in passages])
@@ -181,7 +184,7 @@ class Env:
         self._check_free()
         if not ids:
             return []
-        with self.waits.on("search"), spans.span("fetch", passages=len(ids)):
+        with self.waits.on("search"), self._clocked(SEARCH), spans.span("fetch", passages=len(ids)):
             found = await self._found(self.retriever.fetch(ids), f"with no passage {ids[0]!r}")
         self._note_found(found)
         return [self._quoted(passage) for passage in found]
@@ -230,12 +233,19 @@ class Env:
             () if endpoint_of(role.slot) is None else tuple(live.said), self.left.turns if self.left is not None else 0, self.version,
         )  # fmt: skip
         try:
-            with self.waits.on("sample"), spans.span("sample", role=role.name, slot=role.slot, turn=turn, prompt_tokens=len(ids)):
+            with (
+                self.waits.on("sample"),
+                self._clocked(role.name),
+                spans.span("sample", role=role.name, slot=role.slot, turn=turn, prompt_tokens=len(ids)),
+            ):
                 return await self.engine.generate(request)
         except (EngineError, ExternalError):
             raise
         except Exception as error:
             raise EngineError(f"the engine did not answer {request.key}: {type(error).__name__}: {error}") from error
+
+    def _clocked(self, part: str) -> AbstractContextManager[None]:
+        return self.clock.on(part, counts=not self.probing)
 
     async def _together(self, branches: Sequence[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
         return await together(branches, self.engine)

@@ -18,11 +18,13 @@ from typing import IO, Any
 from rolecast.config import RunConfig
 from rolecast.data.records import iter_questions, read_corpus
 from rolecast.errors import InputError
-from rolecast.evaluation import tasks
+from rolecast.evaluation import latency, tasks
+from rolecast.evaluation.attribution import Texts
 from rolecast.evaluation.cost import Cost, cost_of, read_cost
 from rolecast.evaluation.lenient import with_lenient
 from rolecast.evaluation.metrics import Row, row_of, shortfall_of, summarize_rows
 from rolecast.evaluation.profiles import OURS, Profile
+from rolecast.evaluation.reports import KINDS, SCORES, report_rewards, with_reports
 from rolecast.evaluation.tasks import Task
 from rolecast.evaluation.trace import trace
 from rolecast.leasing import Group
@@ -33,6 +35,8 @@ from rolecast.retriever.silent import NoRetriever
 from rolecast.rewards.text import RULES
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.scheduler import ended
+from rolecast.stages import supporting
+from rolecast.stages.budget import judge_spent
 from rolecast.stages.environment import RETRIEVER_URL, address
 from rolecast.stages.evaluate import prediction
 from rolecast.stages.models import Speaker, played_method, speaking_engine
@@ -162,6 +166,7 @@ class _Played:
     rows: list[tuple[int, int, Row]]  # the question's number, where its line begins, what totals need
     cost: Cost
     errors: list[str]
+    spent: list[Mapping[str, float]]
 
 
 def _played(trial: Trial, run: Run) -> _Played:
@@ -170,21 +175,45 @@ def _played(trial: Trial, run: Run) -> _Played:
     prepare_torch(c)
     method = played_method(c, trial.speaker)
     task = trial.profile.task(with_lenient(tasks.together(method.measured or ("qa",)), method, RULES[trial.profile.rules]))
+    task, total = _counted(task, islice(iter_questions(trial.questions), c.eval.n))
     file = trial.out / KEPT
     known = mended(file, lambda row: row["at"])
-    total = min(c.eval.n, sum(1 for _ in iter_questions(trial.questions)))
     if len(known) < total:
+        judged = sum(read_cost(json.loads(line)["cost"]).judge_tokens for line in whole_lines(file))
+        allowed = c.judge.budget
+        if allowed is not None and judged >= allowed:
+            raise judge_spent(allowed, f"{len(known)} of {total} questions are kept in {trial.out}")
         retriever = retriever_of(run, method, trial.corpus)
         engine, renderer = speaking_engine(c, method, trial.speaker, f"eval/{trial.speaker.name or Path(trial.speaker.place).name}")
-        collector = Collector(method, engine, retriever, open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight)
+        judge = open_judge(run, KINDS if {*SCORES} & {task.headline, *task.others} else ())
+        collector = Collector(
+            method, engine, retriever, judge, renderer, c.seed, c.model.max_context, c.engine.in_flight, clocks={}, asks=report_rewards
+        )  # fmt: skip
         bar = Progress(f"eval {c.method.name}", total, len(known))
         waiting = ((at, q) for at, q in enumerate(islice(iter_questions(trial.questions), total)) if at not in known)
         try:
             with file.open("ab") as kept:
-                collector.run(_all(collector, waiting, _Sink(kept, method, task, c.eval.traces, bar, len(known))))
+                sink = _Sink(kept, method, task, c.eval.traces, bar, len(known), judged, allowed)
+                collector.run(_all(collector, waiting, sink))
+            if allowed is not None and sink.spent and sink.done < total:
+                raise judge_spent(allowed, f"{sink.done} of {total} questions are kept in {trial.out}")
         finally:
             engine.close()
     return _totals(file, task)
+
+
+def _counted(task: Task, questions: Iterator[Question]) -> tuple[Task, int]:
+    """The task as these questions have it, and how many they are: the file is read once for both."""
+    total = 0
+
+    def each() -> Iterator[Question]:
+        nonlocal total
+        for question in questions:
+            total += 1
+            yield question
+
+    task = with_reports(task, each())
+    return task, total
 
 
 @dataclass(slots=True)
@@ -197,16 +226,25 @@ class _Sink:
     traces: int
     bar: Progress
     done: int
+    judged: int  # tokens of the judge, over all times that the command was given
+    allowed: int | None
 
-    def keep(self, at: int, t: Trajectory) -> None:
+    @property
+    def spent(self) -> bool:
+        return self.allowed is not None and self.judged >= self.allowed
+
+    def keep(self, at: int, t: Trajectory, texts: Texts, seconds: Mapping[str, float]) -> None:
         row = {
-            "at": at, "fault": t.fault if t.status == "error" else "", "prediction": prediction(t, self.task), "row": asdict(row_of(t, self.task)),
+            "at": at, "fault": t.fault if t.status == "error" else "", "prediction": prediction(t, self.task, texts),
+            "row": asdict(row_of(t, self.task, texts)),
             "cost": asdict(cost_of([t], ())), "trace": trace(t, self.task) if at < self.traces else None,
+            "seconds": dict(seconds),
         }  # fmt: skip
         self.file.write(json.dumps(row).encode() + b"\n")
         self.file.flush()
         os.fsync(self.file.fileno())
         self.done += 1
+        self.judged += t.judge_tokens
         self.bar.update(self.done)
 
 
@@ -216,10 +254,13 @@ async def _all(collector: Collector, questions: Iterator[tuple[int, Question]], 
 
     async def one(at: int, question: Question) -> None:
         [t] = await collector.play_group(Group(f"test:{question.id}", question, (0,), "eval", OURS.sampling))
-        sink.keep(at, t)
+        texts = await supporting.texts_of(supporting.wanted([t], sink.task), collector.retriever)
+        sink.keep(at, t, texts, collector.clocks.pop(t.id).seconds if collector.clocks is not None else {})
 
     try:
         for at, question in questions:
+            if sink.spent:  # passed by what is live at most
+                break
             live.add(asyncio.ensure_future(one(at, question)))
             if len(live) >= 2 * collector.in_flight:
                 done, live = await asyncio.wait(live, return_when=asyncio.FIRST_COMPLETED)
@@ -258,14 +299,15 @@ def whole_lines(file: Path) -> Iterator[bytes]:
 
 def _totals(file: Path, task: Task) -> _Played:
     rows: list[tuple[int, int, Row]] = []
-    cost, errors, begins = Cost(), list[str](), 0
+    cost, errors, spent, begins = Cost(), list[str](), list[Mapping[str, float]](), 0
     for line in whole_lines(file):
         kept = json.loads(line)
         rows.append((kept["at"], begins, Row(**kept["row"])))
         cost = cost + read_cost(kept["cost"])
         errors += [kept["fault"]] if kept["fault"] else []
+        spent += [kept["seconds"]] if kept.get("seconds") else []
         begins += len(line)
-    return _Played(task, sorted(rows, key=lambda row: row[0]), cost, errors)
+    return _Played(task, sorted(rows, key=lambda row: row[0]), cost, errors, spent)
 
 
 def _finish(trial: Trial, played: _Played) -> None:
@@ -288,6 +330,7 @@ def _finish(trial: Trial, played: _Played) -> None:
                 predictions.write(json.dumps(line["prediction"]) + "\n")
                 traces += [line["trace"]] if at < c.eval.traces and line["trace"] is not None else []
         (partial / "traces.json").write_text(json.dumps(traces))
+        (partial / latency.FILE).write_text(json.dumps(latency.latency(played.spent, c.engine.in_flight)))
 
 
 def _digest(file: Path) -> str:

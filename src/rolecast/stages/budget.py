@@ -2,20 +2,26 @@
 
 Greedy replies to dev and test questions are no part of it. RL stages share it: each may take an equal part of what is left.
 
-The judge has a budget of its own (`judge.budget`), since its tokens are paid for: all that it reads and says in RL, dev included.
+The judge has a budget of its own (`judge.budget`), since its tokens are paid for: all that it reads and says in RL, dev included, and in
+evaluations of the run's models. What those took is noted beside the run, whether or not they came to an end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 from rolecast.config import RunConfig
+from rolecast.errors import NamedStop
+from rolecast.ports import Judge, JudgeInfo, Verdict
 from rolecast.stages.run import Run
-from rolecast.store.artifact import parse_manifest
+from rolecast.store.artifact import parse_manifest, write_text
 from rolecast.types import Stage
 
+JUDGED = "judged.json"
 ON_DEV = "judge_tokens_on_dev"  # in the provenance of a stage's model, beside its cost, which is without dev
 
 
@@ -51,7 +57,58 @@ def judge_allowance(run: Run, stage: Stage) -> int | None:
         return None
     before = _before(run.config.schedule, stage)
     spent = sum(int(account["judge_tokens"]) for account in accounts(run, before).values())
-    return max(0, run.config.judge.budget - spent - sum(int(_made(run, of).get(ON_DEV, 0)) for of in before))
+    on_dev = sum(int(_made(run, of).get(ON_DEV, 0)) for of in before)
+    return max(0, run.config.judge.budget - spent - on_dev - sum(judged_in_evaluations(run).values()))
+
+
+def judge_left(run: Run) -> int | None:
+    """Tokens of the judge that all stages and evaluations until now left; None where it has no budget."""
+    if run.config.judge.budget is None:
+        return None
+    schedule = run.config.schedule
+    spent = sum(int(account["judge_tokens"]) for account in accounts(run, schedule).values())
+    on_dev = sum(int(_made(run, of).get(ON_DEV, 0)) for of in schedule)
+    return max(0, run.config.judge.budget - spent - on_dev - sum(judged_in_evaluations(run).values()))
+
+
+def judged_in_evaluations(run: Run) -> dict[str, int]:
+    """Tokens that the judge took, by the evaluation's name."""
+    file = run.recall(run.path / JUDGED)
+    found: dict[str, int] = json.loads(file.read_text()) if file.exists() else {}
+    return found
+
+
+def note_judged(run: Run, evaluation: str, tokens: int) -> None:
+    """Adds to what the judge took for an evaluation."""
+    if tokens:
+        before = judged_in_evaluations(run)
+        write_text(run.path / JUDGED, json.dumps({**before, evaluation: before.get(evaluation, 0) + tokens}))
+        run.record(run.path / JUDGED)
+
+
+def judge_spent(budget: int, what: str) -> NamedStop:
+    """Ends a command whose judge may say no more. `what`: what is kept."""
+    return NamedStop(f"the judge's budget of {budget} tokens is spent: {what}; raise judge.budget and give the same command to go on")
+
+
+@dataclass(slots=True)
+class BudgetedJudge:
+    """A judge that ends everything once `left` tokens are spent, which is passed by what is under way then. `spent`: so far."""
+
+    asked: Judge
+    left: int | None
+    stop: Callable[[], NamedStop]
+    spent: int = 0
+
+    async def info(self) -> JudgeInfo:
+        return await self.asked.info()
+
+    async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
+        if self.left is not None and self.spent >= self.left:
+            raise self.stop()
+        verdict = await self.asked.judge(kind, inputs)
+        self.spent += verdict.tokens
+        return verdict
 
 
 def accounts(run: Run, stages: Sequence[Stage]) -> dict[str, dict[str, Any]]:

@@ -28,6 +28,7 @@ from rolecast.rollout.collect import Collector
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.scheduler import ended
 from rolecast.stages.alone import Trial, as_run, claim, mended, retriever_of, whole_lines
+from rolecast.stages.budget import judge_spent
 from rolecast.stages.models import played_method, speaking_engine
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import working
@@ -91,18 +92,25 @@ def demonstrate(trial: Trial, wanted: Wanted) -> tuple[Path, Tally, bool]:
         known = mended(file, lambda row: (row["id"], row["member"]))
         total = min(trial.config.eval.n, sum(1 for _ in iter_questions(trial.questions)))
         before = tally(file, total)
-        spent = wanted.budget is not None and before.tokens >= wanted.budget
+        allowed = trial.config.judge.budget
+        spent = (wanted.budget is not None and before.tokens >= wanted.budget) or _judge_spent(before, allowed)
         if not spent and (before.asked < total or any(_open(file, wanted, trial, total))):
             spent = _play(trial, run_method(trial), wanted, file, known, before)
         found = tally(file, total)
         if found.both:
             _write(trial, file, found)
+        if allowed is not None and spent and _judge_spent(found, allowed):
+            raise judge_spent(allowed, f"{found.both} demonstrations of {found.asked} questions are kept in {trial.out}")
     if not found.both:
         raise RolecastError(
             f"{trial.out}: none of {found.episodes} episodes is kept: {found.valid} are valid, {found.right} right, none is both"
             f"{_advice(wanted, spent)}"
         )
     return trial.out / KEPT, found, spent
+
+
+def _judge_spent(found: Tally, allowed: int | None) -> bool:
+    return allowed is not None and found.cost.judge_tokens >= allowed
 
 
 def _advice(wanted: Wanted, spent: bool) -> str:
@@ -149,7 +157,7 @@ def _play(trial: Trial, method: Method, wanted: Wanted, file: Path, known: set[A
     bar = Progress("demonstrate", before.questions, start)
     try:
         with file.open("ab") as out:
-            sink = _Sink(out, method, renderer, wanted, before.tokens, bar, start)
+            sink = _Sink(out, method, renderer, wanted, before.tokens, bar, start, before.cost.judge_tokens, c.judge.budget)
             asked = islice(iter_questions(trial.questions), before.questions)
             collector.run(_all(collector, asked, done, known, sink))
             return sink.spent
@@ -168,10 +176,13 @@ class _Sink:
     tokens: int
     bar: Progress
     ended: int
+    judged: int  # tokens of the judge, over all times that the command was given
+    allowed: int | None
 
     @property
     def spent(self) -> bool:
-        return self.wanted.budget is not None and self.tokens >= self.wanted.budget
+        taught = self.wanted.budget is not None and self.tokens >= self.wanted.budget
+        return taught or (self.allowed is not None and self.judged >= self.allowed)
 
     def keep(self, question: Question, member: int, t: Trajectory) -> bool:
         """Whether it is a demonstration."""
@@ -188,6 +199,7 @@ class _Sink:
         self.file.flush()
         os.fsync(self.file.fileno())
         self.tokens += cost.prompt + cost.frozen
+        self.judged += cost.judge_tokens
         return row["threads"] is not None
 
     def question_ended(self) -> None:

@@ -6,7 +6,7 @@ Nothing is opened and nobody is asked here, so that it can be told where neither
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -53,10 +53,10 @@ def index_of(run: Run) -> IndexInfo:
     return IndexInfo(kind, digest_of(manifest) if manifest is not None else "")
 
 
-def judge_of(config: RunConfig) -> str:
-    """Who must judge the run, with which prompts: the same package gives the same."""
+def judge_of(config: RunConfig, also: Collection[str] = ()) -> str:
+    """Who must judge the run, with which prompts: the same package gives the same. `also`: kinds beside the method's."""
     model = config.judge.model
-    return (LEXICAL if model == LEXICAL.model else JudgeInfo(model, judge_prompts())).of(make_method(config.method).asks())
+    return (LEXICAL if model == LEXICAL.model else JudgeInfo(model, judge_prompts())).of({*make_method(config.method).asks(), *also})
 
 
 def address(variable: str, configured: str | None) -> str:

@@ -6,14 +6,16 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rolecast.config import RunConfig
-from rolecast.evaluation import tasks
-from rolecast.evaluation.attribution import first_fault
+from rolecast.evaluation import latency, tasks
+from rolecast.evaluation.attribution import Texts, first_fault
 from rolecast.evaluation.cost import cost_of
 from rolecast.evaluation.metrics import shortfall, summarize
 from rolecast.evaluation.profiles import OURS, Profile
+from rolecast.evaluation.reports import KINDS, SCORES, judged, report_rewards, rightness, with_reports
 from rolecast.evaluation.tasks import QA, Task
 from rolecast.evaluation.trace import trace
 from rolecast.ports import Retriever
@@ -21,8 +23,9 @@ from rolecast.rollout.collect import Collector, Episode
 from rolecast.rollout.remote import limits_of
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find_trained
+from rolecast.stages import supporting
 from rolecast.stages.belonging import require_own
-from rolecast.stages.budget import ever_trained
+from rolecast.stages.budget import BudgetedJudge, ever_trained, judge_left, judge_spent, note_judged
 from rolecast.stages.environment import environment_of
 from rolecast.stages.fixed import Found
 from rolecast.stages.playing import finished_engine
@@ -37,7 +40,7 @@ Around = Callable[[Retriever, Renderer], Retriever]  # what a study puts around 
 
 
 def evaluate(run: Run, stage: str, profile: Profile = OURS, found: Found | None = None) -> Path:
-    """Writes `run.evaluation(stage, profile.name)`: result.json, predictions.jsonl and some traces. Does nothing if it is there.
+    """Writes `run.evaluation(stage, profile.name)`: result.json, predictions.jsonl, latency.json and some traces. Does nothing if it is there.
 
     The team plays the whole method from a question's text, as it is served, also where its stage had prepared questions. With `found`
     it answers from those documents instead of searching; that evaluation stands beside the other.
@@ -78,45 +81,57 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
     method = c.method_in(of).whole()
     version = str(Version(c.name, 0, 0, stage))
     engine, renderer = finished_engine(run, method, of, version, lockstep=c.lockstep, externals=c.externals_of(method))
-    collector = Collector(
-        method, engine, around(open_retriever(run), renderer), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight,
-        profile.loses_beginning,
-        limits=limits_of(c, method), lockstep=c.lockstep,
-    )  # fmt: skip
     questions = profile.asked(load_questions(run, "test")[: c.eval.n])
+    left, budget = judge_left(run), c.judge.budget or 0
+    judge = BudgetedJudge(
+        open_judge(run, KINDS if any(map(judged, questions)) else ()), left,
+        lambda: judge_spent(budget, f"{folder.name} is not evaluated; verdicts that its cache holds cost nothing again"),
+    )  # fmt: skip
+    collector = Collector(
+        method, engine, around(open_retriever(run), renderer), judge, renderer, c.seed, c.model.max_context, c.engine.in_flight,
+        profile.loses_beginning,
+        limits=limits_of(c, method), lockstep=c.lockstep, clocks={}, asks=report_rewards,
+    )  # fmt: skip
     if found is not None:
         questions = found.given_to(questions)
     bar = Progress(f"eval {stage}", len(questions))
     try:
         done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], profile.sampling, "eval", bar.update)
+        task = with_reports(profile.task(tasks.together(method.measured or (of.task,))), questions)
+        silent = supporting.wanted(done, task)
+        texts = collector.run(supporting.texts_of(silent, collector.retriever)) if silent else {}
     finally:
+        note_judged(run, folder.name, judge.spent)
         collector.close()
         engine.close()
     shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
-    cost, task = cost_of(done, ever_trained(c, of)), profile.task(tasks.together(method.measured or (of.task,)))
+    cost = cost_of(done, ever_trained(c, of))
     done = profile.counted(done)
     result = {
         **said,
-        **summarize(done, c.seed, c.eval.bootstrap, task), "cost": asdict(cost), "method": dict(method.diagnostics(done)),
+        **summarize(done, c.seed, c.eval.bootstrap, task, texts), "cost": asdict(cost), "method": dict(method.diagnostics(done)),
     }  # fmt: skip
-    predictions = [prediction(t, task) for t in done]
+    predictions = [prediction(t, task, texts) for t in done]
+    spent = latency.latency([clock.seconds for clock in (collector.clocks or {}).values()], c.engine.in_flight)
     made = {**run.made, "stage": stage, "profile": said.get("profile", ""), "environment": asdict(about)}
     documents = {"documents": {"run": found.run.place, "stage": found.stage}} if found is not None else {}
     with writing(folder, "evaluation", {**made, **documents}) as partial:
         (partial / "result.json").write_text(json.dumps(result, indent=1))
         (partial / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in predictions))
         (partial / "traces.json").write_text(json.dumps([trace(t, task) for t in done[: c.eval.traces]]))
+        (partial / latency.FILE).write_text(json.dumps(spent))
 
 
-def prediction(t: Trajectory, task: Task) -> dict[str, Any]:
+def prediction(t: Trajectory, task: Task, texts: Texts = MappingProxyType({})) -> dict[str, Any]:
     """A row of predictions.jsonl. Its scores are those of answers, where there are gold answers, and the task's own. `fault`: what went
     wrong first (`attribution.FAULTS`)."""
-    answers = QA.scores(t) if t.question.gold.answers and task.name != QA.name else {}
+    short = bool(t.question.gold.answers) and task.headline not in SCORES
+    answers = QA.scores(t) if short and task.name != QA.name else {}
     scores = task.scores(t)
     return {
         "id": t.question.id, "dataset": t.question.dataset, "original_id": t.question.original_id, "type": t.question.type,
         "hops": t.question.hops, "question": t.question.text, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status,
         "searches": t.searches, "queries": list(t.queries), "retrieved": list(t.retrieved),
-        "gold_passages": list(t.question.gold.passages), "fault": first_fault(t, scores.get("em", scores[task.headline])),
+        "gold_passages": list(t.question.gold.passages), "fault": first_fault(t, rightness(task, scores), texts),
         "scores": {**answers, **scores},
     }  # fmt: skip

@@ -1,10 +1,10 @@
-"""Metrics as JSON lines, one row a step, mirrored to TensorBoard. A resumed stage drops the rows after its checkpoint."""
+"""Metrics as JSON lines, one row a step, mirrored to TensorBoard and to trackers (`stages.trackers`). A resumed stage drops the rows after its checkpoint."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rolecast.disk import writing_to
 from rolecast.reading import read_own_lines
+from rolecast.stages.trackers import Tracker
 from rolecast.store.artifact import write_text
 
 
@@ -25,9 +26,10 @@ class Row(BaseModel):
 
 
 class MetricsLog:
-    def __init__(self, folder: Path, after_step: int, writes: bool = True) -> None:
+    def __init__(self, folder: Path, after_step: int, writes: bool = True, trackers: Sequence[Tracker] = ()) -> None:
         """Keeps rows up to and including `after_step`; −1 starts anew. Of the ranks of a job one `writes`."""
         self._writes = writes
+        self._trackers = trackers
         if not writes:
             return
         from torch.utils.tensorboard import SummaryWriter  # here, because a report reads metrics where there is no torch
@@ -48,10 +50,14 @@ class MetricsLog:
                 file.write(json.dumps(row) + "\n")
             for name, value in metrics.items():
                 self._board.add_scalar(name, value, step)
+        for tracker in self._trackers:
+            tracker.write(step, {name: value for name, value in metrics.items() if math.isfinite(value)})
 
     def close(self) -> None:
         if self._writes:
             self._board.close()
+        for tracker in self._trackers:
+            tracker.close()
 
 
 def read_metrics(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:

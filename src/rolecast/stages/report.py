@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from rolecast.evaluation.latency import read_result
 from rolecast.evaluation.report import render_report
-from rolecast.evaluation.wrong_pages import page_name, wrong, wrong_pages
+from rolecast.evaluation.wrong_pages import BYTES, IN_REPORT, first_wrong, page_name, wrong, wrong_pages
 from rolecast.schedule import Schedule, keys_of
 from rolecast.stages.belonging import require_own
 from rolecast.stages.budget import accounts
 from rolecast.stages.environment import environment_of
 from rolecast.stages.gains import gains
+from rolecast.stages.looked import FILE as LOOKED
+from rolecast.stages.looked import read_looked
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.run import Run, origins, seconds
 from rolecast.stages.segments import segments_of
@@ -34,7 +37,7 @@ def report(run: Run) -> Path:
     evaluated = [stage for stage in stages if run.has(run.evaluation(stage))]
     for stage in evaluated:
         verify(run.evaluation(stage), "evaluation")
-    results = {stage: json.loads((run.evaluation(stage) / "result.json").read_text()) for stage in evaluated}
+    results = {stage: read_result(run.evaluation(stage)) for stage in evaluated}
     curves = {stage: read_metrics(run.recall(run.stage(stage) / "metrics.jsonl").parent) for stage in stages}
     under = {path.name: path for path in run.artifacts(run.path / "eval") if "." in path.name}
     for path in (path for path in under.values() if run.has(path)):
@@ -57,13 +60,19 @@ def report(run: Run) -> Path:
         "report": "report.html",
     }
     traces = {stage: json.loads((run.evaluation(stage) / "traces.json").read_text()) for stage in results}
-    links = {stage: {"first": f"{WRONG}/{page_name(stage, 1)}", "count": count} for stage in results if (count := _write_wrong(run, stage))}
+    traces |= {f"{stage.name}_train": kept for stage in schedule if stage.kind == "rl" and (kept := _looked(run, stage.name))}
+    counts = {stage: count for stage in results if (count := _write_wrong(run, stage))}
+    links = {stage: _linked(run, stage, count, len(counts)) for stage, count in counts.items()}
     shown = {**summary, "title": run.config.name, "config": run.config.model_dump(mode="json"), "wrong": links}
     write_text(run.path / "report.html", render_report(shown, curves, traces))
     write_text(run.path / "summary.json", json.dumps(summary, indent=1))
     for name in ("report.html", "summary.json"):
         run.record(run.path / name)
     return run.path / "summary.json"
+
+
+def _looked(run: Run, stage: str) -> list[dict[str, Any]]:
+    return read_looked(run.recall(run.stage(stage) / LOOKED).parent)
 
 
 def _write_wrong(run: Run, stage: str) -> int:
@@ -78,6 +87,12 @@ def _write_wrong(run: Run, stage: str) -> int:
         write_text(folder / name, page)
         run.record(folder / name)
     return count
+
+
+def _linked(run: Run, stage: str, count: int, stages: int) -> dict[str, Any]:
+    """What the report shows of a stage's wrong answers, in a part of the room for those of all `stages`, and where all of them are."""
+    rows = first_wrong(stage, _rows(run.evaluation(stage) / "predictions.jsonl"), IN_REPORT // stages, BYTES // stages)
+    return {"first": f"{WRONG}/{page_name(stage, 1)}", "count": count, "rows": rows, "place": f"{run.place}/{WRONG}"}
 
 
 def _rows(predictions: Path) -> Iterator[Any]:

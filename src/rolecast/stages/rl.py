@@ -21,8 +21,8 @@ from rolecast.config import RlConfig
 from rolecast.errors import CollapseError, Interrupted, NamedStop
 from rolecast.evaluation import tasks
 from rolecast.evaluation.cost import Cost, read_cost
-from rolecast.evaluation.metrics import shortfall, valid_share
-from rolecast.evaluation.tasks import Task, means
+from rolecast.evaluation.metrics import bounds_of, shortfall, valid_share
+from rolecast.evaluation.tasks import Task, means_of
 from rolecast.evaluation.trace import trace
 from rolecast.learner import checkpoint
 from rolecast.learner.learner import Learner, make_learner
@@ -32,10 +32,11 @@ from rolecast.learner.tally import Metrics
 from rolecast.methods.base import Method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
+from rolecast.rollout.render import Renderer
 from rolecast.schedule import keys_of
 from rolecast.seeding import stream
-from rolecast.stages import checkpoints
-from rolecast.stages.budget import ON_DEV, allowance, judge_allowance
+from rolecast.stages import checkpoints, looked
+from rolecast.stages.budget import ON_DEV, allowance, judge_allowance, judge_spent
 from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import MetricsLog, read_metrics
 from rolecast.stages.progress import Progress
@@ -47,6 +48,7 @@ from rolecast.stages.segments import begin_segment
 from rolecast.stages.stopping import Stopping, stopping
 from rolecast.stages.team import load_questions, training_team, write_model
 from rolecast.stages.times import FILE, StepTimes
+from rolecast.stages.trackers import open_trackers
 from rolecast.store.artifact import write_text, writing
 from rolecast.types import Example, Objective, Question, Stage, Thread, Trajectory, Unit
 from rolecast.weights.team import Weights, require_finite
@@ -105,6 +107,7 @@ class Sampled:
     units: list[Unit]
     examples: list[Example]
     stale: frozenset[str]  # ids of actions that earlier weights sampled
+    look: frozenset[str] = frozenset()  # ids of actions whose tokens the report shows
 
 
 @dataclass(slots=True)
@@ -122,6 +125,7 @@ class Trainer:
     allowed: int | None = None  # tokens that may be sampled
     judged: int | None = None  # tokens that the judge may take
     ended: str = ""  # why: "steps", "budget" or "solved"
+    looked_at: list[Trajectory] = field(default_factory=list)  # of the step, for the report
 
     @property
     def config(self) -> RlConfig:
@@ -171,7 +175,8 @@ class Trainer:
     def train(self, stop: Stopping) -> None:
         c, name = self.config, self.stage.name
         first = self.learner.ranks.first
-        metrics = MetricsLog(self.folder, self.start or -1, first)  # the row of a step has the number of steps done
+        trackers = open_trackers(self.run.config.name, name, self.run.place) if first else ()
+        metrics = MetricsLog(self.folder, self.start or -1, first, trackers)  # the row of a step has the number of steps done
         times = StepTimes(self.folder, self.start or -1, first)
         bar = Progress(name, self.allowed or c.steps, self._way(self.start), every=5.0, shown=first)
         shown = {f"dev/{self.task.headline}", "reward", *keys_of(self.stage, "clip_fraction").values()}
@@ -213,7 +218,7 @@ class Trainer:
         self._settle()
         metrics.close()
         if first:
-            for file in ("metrics.jsonl", FILE):
+            for file in ("metrics.jsonl", FILE, *((looked.FILE,) if (self.folder / looked.FILE).exists() else ())):
                 self.run.record(self.folder / file)
 
     def _settle(self) -> None:
@@ -242,10 +247,8 @@ class Trainer:
         if self._judge_left() == self.judged and self.progress.cost["judge_calls"] and done == self.start + 1:
             log.warning("step %d: the judge tells no tokens, so judge.budget stops nothing, unless its verdicts are all cached", done)
         if self._judge_left() <= 0:
-            raise NamedStop(
-                f"the judge's budget of {self.run.config.judge.budget} tokens is spent: {self.stage.name} is saved at step {done} of "
-                f"{self.config.steps}; raise judge.budget and give the same command to go on"
-            )
+            assert self.run.config.judge.budget is not None
+            raise judge_spent(self.run.config.judge.budget, f"{self.stage.name} is saved at step {done} of {self.config.steps}")
 
     def publish(self, step: int) -> Weights:
         """The weights as they are answer from now on. They are gathered here, once for all that a step does with them.
@@ -270,7 +273,12 @@ class Trainer:
             return numbers
         self.progress.idle = 0
         gate = self.config.ratio_gate or (GATE if self.run.config.sampled_in == "float32" else NARROW_GATE)
-        return {**numbers, **reinforce(self.learner, sampled.threads, sampled.units, sampled.examples, gate=gate, stale=sampled.stale)}
+        self.learner.look = sampled.look
+        numbers |= reinforce(self.learner, sampled.threads, sampled.units, sampled.examples, gate=gate, stale=sampled.stale)
+        told = self.learner.take_looked()
+        if told and self.learner.ranks.first:
+            looked.keep(self.folder, step + 1, self.looked_at, told, Renderer(self.learner.team.tokenizer).decode, self.task)
+        return numbers
 
     def _sampled(self, step: int) -> tuple[Sampled | None, Metrics]:
         assert self.sampler is not None
@@ -292,7 +300,10 @@ class Trainer:
         stale = frozenset(a.id for thread in threads for a in thread.actions if a.version != self.sampler.rollouts.version)
         own = self.method.diagnostics(batch.trajectories)
         numbers |= {f"method/{name}": value for name, value in own.items()}
-        return Sampled(threads, units, batch.examples, stale), {**numbers, **describe(batch.trajectories, units, self.task)}
+        shown = self.config.traces if step == 0 or (step + 1) % self.config.eval_every == 0 else 0
+        self.looked_at = looked.chosen(batch.trajectories, units, shown)
+        look = frozenset(action.id for t in self.looked_at for action in t.actions)
+        return Sampled(threads, units, batch.examples, stale, look), {**numbers, **describe(batch.trajectories, units, self.task)}
 
     def _batch(self, step: int) -> tuple[Batch, Metrics]:
         """What the step learns from. One-step-off, the next step's groups are begun before this one's update is made."""
@@ -350,12 +361,14 @@ class Trainer:
         done = self.sampler.rollouts.collect([Episode(q, f"dev:{q.id}", 0) for q in self.dev], Sampling(0.0), "eval")
         self._keep_traces(step, done)
         short = shortfall(len(self.dev), done, f"step {step}, dev")
-        scores = means(self.task, [t for t in done if t.status != "error"])
+        scored = [self.task.scores(t) for t in done if t.status != "error"]
+        scores = means_of(scored)
         if self.task.headline not in scores:
             raise NamedStop(f"step {step}: no dev episode has the score {self.task.headline!r} that models are selected on; see its judge")
         return {
             **{f"dev/{name}": number for name, number in short.items()},
             **{f"dev/{name}": score for name, score in scores.items()},
+            **{f"dev/{name}": bound for name, bound in bounds_of(scored, self.run.config.seed, self.run.config.eval.bootstrap).items()},
             "dev/valid": valid_share(done),
             **({"dev/judge_tokens": float(judged)} if (judged := sum(t.judge_tokens for t in done)) else {}),
         }

@@ -38,6 +38,7 @@ from rolecast.stages.run import Run
 from rolecast.stages.segments import begin_segment
 from rolecast.stages.stopping import stopping
 from rolecast.stages.team import QUESTIONS, load_questions, training_team
+from rolecast.stages.trackers import open_trackers
 from rolecast.store.artifact import verify, writing
 from rolecast.types import Question, Stage, Trajectory
 
@@ -117,7 +118,7 @@ class Roller:
         publisher = stack.enter_context(open_publisher(run, method, stage, training_team(run, method, stage, None)))
         publisher.publish(0, {})
         run.recall(run.stage(stage.name) / "metrics.jsonl")
-        metrics = MetricsLog(run.stage(stage.name), len(done))
+        metrics = MetricsLog(run.stage(stage.name), len(done), trackers=open_trackers(run.config.name, stage.name, run.place))
         return cls(run, stage, publisher.rollouts, shards, done, metrics)
 
     def play(self, number: int) -> None:

@@ -6,7 +6,7 @@ Whoever answers is asked what he is, and another index or judge than the run's i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,12 +53,14 @@ def require_index(found: IndexInfo, wanted: IndexInfo, where: str) -> None:
         )
 
 
-def open_judge(run: Run) -> Judge:
-    """The service, if an address is given; else the lexical judge. `InputError` if it judges by another model or other prompts."""
+def open_judge(run: Run, also: Collection[str] = ()) -> Judge:
+    """The service, if an address is given; else the lexical judge. `InputError` if it judges by another model or other prompts. `also`: kinds
+    that it is asked for beside the method's."""
     c = run.config.judge
     if url := address(JUDGE_URL, c.url):
         service = HttpJudge(url, patience=c.patience)
-        found, wanted = _asked(service, service.info()).of(make_method(run.config.method).asks()), judge_of(run.config)
+        kinds = {*make_method(run.config.method).asks(), *also}
+        found, wanted = _asked(service, service.info()).of(kinds), judge_of(run.config, also)
         if found != wanted:
             raise InputError(
                 f"the judge at {shown(url)} is {found}, the run's is {wanted}; set judge.model in the config of a new run, "

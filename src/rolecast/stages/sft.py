@@ -25,6 +25,7 @@ from rolecast.stages.run import Run
 from rolecast.stages.segments import begin_segment
 from rolecast.stages.stopping import stopping
 from rolecast.stages.team import load_questions, training_team, write_model
+from rolecast.stages.trackers import open_trackers
 from rolecast.store.artifact import write_text, writing
 from rolecast.teachers.demonstrations import digest_of_file, read_demonstrations
 from rolecast.teachers.drills import draw_drill
@@ -54,7 +55,8 @@ def sft(run: Run, stage: Stage, ranks: Ranks) -> None:
     if ranks.first:
         begin_segment(run, stage.name, start)
     renderer = Renderer(team.tokenizer, method.tags)
-    metrics = MetricsLog(folder, start - 1 if resumed else -1, ranks.first)
+    trackers = open_trackers(run.config.name, stage.name, run.place) if ranks.first else ()
+    metrics = MetricsLog(folder, start - 1 if resumed else -1, ranks.first, trackers)
     progress = Progress(stage.name, c.steps, start, shown=ranks.first)
     kept = _kept(run, stage, method, renderer, ranks)
     block: list[list[Example]] = []

@@ -1,4 +1,4 @@
-"""The judge's wire: POST /v1/judge {kind, inputs} → {score | null, reason, tokens, items}; GET says who judges."""
+"""The judge's wire: POST /v1/judge {kind, inputs} → {score | null, reason, tokens, items, levels}; GET says who judges."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ class JudgeReply(BaseModel):
     reason: str
     tokens: Annotated[int, Field(ge=0)] = 0
     items: list[RubricItem] = []
+    levels: tuple[float, float] | None = None
 
     @classmethod
     def of(cls, verdict: Verdict) -> Self:
-        return cls(score=verdict.score, reason=verdict.reason, tokens=verdict.tokens, items=list(verdict.items))
+        return cls(score=verdict.score, reason=verdict.reason, tokens=verdict.tokens, items=list(verdict.items), levels=verdict.levels)
 
     def to_verdict(self) -> Verdict:
-        return Verdict(self.score, self.reason, self.tokens, tuple(self.items))
+        return Verdict(self.score, self.reason, self.tokens, tuple(self.items), self.levels)
 
 
 class JudgeAbout(BaseModel):

@@ -120,10 +120,11 @@ def test_hub_rows_mean_what_the_original_files_mean(tmp_path: Path, hub: str, or
     assert loaded(table, tmp_path / "c") == expected
 
 
+DIMENSIONS = [("Says who dug it", 0.375, "insight"), ("Says why", 0.375, "insight"), ("Has headings", 0.25, "readability")]
 RUBRICS = {
-    "deepresearch_bench_criteria.jsonl": [("Says who dug it", 0.375), ("Says why", 0.375), ("Has headings", 0.25)],
-    "deepresearch_bench_query.jsonl": [("Says who dug it", 0.375), ("Says why", 0.375), ("Has headings", 0.25)],
-    "deepresearch_bench_article.jsonl": [("Says who dug it", 0.375), ("Says why", 0.375), ("Has headings", 0.25)],
+    "deepresearch_bench_criteria.jsonl": DIMENSIONS,
+    "deepresearch_bench_query.jsonl": DIMENSIONS,
+    "deepresearch_bench_article.jsonl": DIMENSIONS,
     "healthbench.jsonl": [("Advises to rest", 5.0), ("Names a dose without asking", -3.0)],
     "researchqa.json": [("Does it name locks?", 1.0), ("Does it cite a survey?", 1.0)],
 }

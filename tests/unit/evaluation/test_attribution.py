@@ -17,9 +17,10 @@ from rolecast.evaluation.attribution import (
     answered_in,
     counted,
     first_fault,
+    silent_on,
 )
 from rolecast.evaluation.metrics import summarize
-from rolecast.types import Action, Gold, Hop, Observation, Question, Status, Thread, Trajectory
+from rolecast.types import Action, Gold, Hop, Observation, Passage, Question, Status, Thread, Trajectory
 
 HOPS = (
     Hop("Vrek Stom", "was born in", "Kalm", "Vrek Stom was born in Kalm.", "p1", "birthplace of Vrek Stom"),
@@ -72,6 +73,51 @@ def test_the_first_thing_that_went_wrong(question: Question, queries: list[str],
     t = episode(question, queries, retrieved, read)
     assert first_fault(t, 0.0) == first_fault(t, 0.5) == fault
     assert first_fault(t, 1.0) == first_fault(t, None) == ""
+
+
+BORN = Passage("p1", "Vrek Stom", "Vrek Stom, a mason, was born in Kalm in 1812.")
+RIVER = Passage("p2", "Kalm (town)", "The town of Kalm lies on the Oda river.")
+TEXTS = {"p1": BORN, "p2": RIVER}
+
+
+@pytest.mark.parametrize(
+    ("queries", "retrieved", "fault"),
+    [
+        (["birthplace of Vrek Stom"], ["p9"], MISSED),  # the title's words
+        (["town Kalm"], ["p1"], MISSED),
+        (["which river does Kalm lie on"], ["p1"], MISSED),  # river and Kalm, of river, Kalm and lie
+        (["river of his birthplace"], ["p1"], NEVER_ASKED),  # river, of river, his and birthplace
+        (["what is it"], ["p1"], NEVER_ASKED),  # no word of its own
+        ([], [], NEVER_ASKED),
+        (["Vrek Stom"], ["p1"], NEVER_ASKED),  # what was found was asked for, the other one was not
+    ],
+)
+def test_supporting_passages_tell_without_a_chain_what_was_asked_for(queries: list[str], retrieved: list[str], fault: str) -> None:
+    t = episode(PLAIN, queries, retrieved, "")
+    assert first_fault(t, 0.0, TEXTS) == fault
+    assert first_fault(t, 0.0, {"p9": BORN}) == (NOT_FOUND if queries else NEVER_ASKED)  # of others nothing is told
+
+
+@pytest.mark.parametrize(
+    ("answer", "read", "fault"),
+    [
+        ("yes", "Vrek Stom was born there.", DROPPED),
+        ("yes", "Vrek Stom was born in Kalm (town).", ERRED),
+        ("Oda river", "The Oda river it is.", ERRED),  # where the gold answer tells, it does
+        ("Oda river", "Vrek Stom was born in Kalm (town).", DROPPED),
+    ],
+)
+def test_titles_tell_what_was_dropped_where_the_answer_is_silent(answer: str, read: str, fault: str) -> None:
+    asked = replace(PLAIN, gold=replace(PLAIN.gold, answers=(answer,)))
+    assert first_fault(episode(asked, ["Vrek Stom"], ["p1", "p2"], read), 0.0, TEXTS) == fault
+
+
+def test_texts_are_wanted_of_what_is_wrong_and_has_no_chain() -> None:
+    assert silent_on(episode(PLAIN, ["a"], [], ""), 0.0) == ("p1", "p2")
+    assert silent_on(episode(PLAIN, ["a"], [], ""), 1.0) == silent_on(episode(PLAIN, ["a"], [], ""), None) == ()
+    assert silent_on(episode(CHAIN, ["a"], [], ""), 0.0) == ()
+    assert silent_on(episode(PLAIN, [], [], ""), 0.0) == ()
+    assert silent_on(episode(PLAIN, ["a"], [], "", "length"), 0.0) == ()
 
 
 @pytest.mark.parametrize("status", ["format", "length", "error"])

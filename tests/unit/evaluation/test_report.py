@@ -255,6 +255,21 @@ SEVERAL = {  # objectives, each with a role's share of its numbers
 }  # fmt: skip
 
 
+def test_a_dev_curve_has_markers_and_the_interval_as_its_band() -> None:
+    rows = [
+        {"step": 0, "dev/em": 0.4, "dev/em/low": 0.3, "dev/em/high": 0.5, "dev/f1": 0.6, "reward": 0.1},
+        {"step": 1, "reward": 0.2},
+        {"step": 2, "dev/em": 0.5, "dev/f1": 0.7},  # before intervals were kept
+    ]
+    reward, dev = charts(rows, [])
+    assert [line["name"] for line in dev["lines"]] == ["em", "f1"]
+    em, f1 = dev["lines"]
+    assert em["band"] == [[0, 0.3, 0.5], [2, None, None]]
+    assert (em["marked"], f1["marked"]) == (True, True)
+    assert "band" not in f1
+    assert "marked" not in reward["lines"][0]
+
+
 def test_objectives_are_no_roles_and_their_lines_have_their_roles_colours() -> None:
     roles = role_names({"duet": [SEVERAL]}, {})
     assert roles == ["scout", "teller"]
@@ -297,6 +312,25 @@ def test_the_page_embeds_no_more_episodes_than_it_can_hold(monkeypatch: pytest.M
     assert "number 5?" not in page
 
 
+WRONG = {
+    "id": "rl-q1", "question": "Who <b>?", "about": "chain", "answer": None, "golds": ["Kel", "Dax"], "f1": "25", "fault": "answerer erred",
+    "queries": ["who"], "found": "1 of 2",
+}  # fmt: skip
+
+
+def test_wrong_answers_stand_in_the_report_itself_and_it_says_where_the_rest_is() -> None:
+    summary = {"stages": {"rl": {"em": 0.5, "n": 8, "faults": {"answerer_erred": 4}}}}
+    told = {"first": "wrong/rl-0001.html", "count": 4, "rows": [WRONG], "place": "runs/demo/wrong"}
+    page = render_report({**summary, "wrong": {"rl": told}}, {}, {})
+    assert 'href="#wrong-rl">The first 1 of 4 wrong answers of rl</a>' in page
+    assert '<details class="card wide" id="wrong-rl">' in page
+    assert "Who &lt;b&gt;?" in page
+    assert 'all 4 are on <a href="wrong/rl-0001.html">pages beside this report</a>, in runs/demo/wrong.' in page
+    page = render_report({**summary, "wrong": {"rl": {**told, "count": 1}}}, {}, {})
+    assert 'href="#wrong-rl">All 1 wrong answers of rl</a>' in page
+    assert "wrong/rl-0001.html" not in page
+
+
 def test_what_failed_first_is_a_figure_over_all_questions() -> None:
     result = {
         "em": 0.5,
@@ -307,7 +341,7 @@ def test_what_failed_first_is_a_figure_over_all_questions() -> None:
     }
     summary = {
         "stages": {"sft": {"em": 1.0, "n": 8, "faults": {}}, "rl": result},
-        "wrong": {"rl": {"first": "wrong/rl-0001.html", "count": 4}},
+        "wrong": {"rl": {"first": "wrong/rl-0001.html", "count": 4, "rows": [WRONG], "place": "runs/demo/wrong"}},
     }
     found = fault_bars(summary, stage_scores(summary))
     assert found["names"] == ["planner never asked", "answerer erred"]

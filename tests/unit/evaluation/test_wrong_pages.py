@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 from rolecast.evaluation.attribution import ERRED
 from rolecast.evaluation.pages import A_PAGE
-from rolecast.evaluation.wrong_pages import wrong, wrong_pages
+from rolecast.evaluation.wrong_pages import first_wrong, wrong, wrong_pages
 
 
 def row(n: int, em: float | None) -> dict[str, Any]:
@@ -24,6 +25,19 @@ def test_every_wrong_answer_is_on_one_page() -> None:
     assert 'href="rl-0002.html"' in pages["rl-0001.html"]
     assert 'href="rl-0001.html"' in pages["rl-0003.html"]
     assert f"questions <b>{2 * A_PAGE + 1}</b> to <b>{2 * A_PAGE + 1}</b>" in pages["rl-0003.html"]
+
+
+def test_the_report_shows_the_first_ones_as_far_as_there_is_room() -> None:
+    rows = [row(n, float(n % 2)) for n in range(20)]
+    assert [r["id"] for r in first_wrong("rl", rows, most=3)] == ["rl-q0", "rl-q2", "rl-q4"]
+    one = len(json.dumps({**first_wrong("rl", rows[:1])[0], "id": "q0"}))
+    assert len(first_wrong("rl", rows, size=2 * one)) == 2
+    assert len(first_wrong("rl", rows, size=one - 1)) == 0
+
+
+def test_long_answers_are_not_wrong() -> None:
+    assert not wrong({"scores": {"race": 0.4, "rubric": 0.2}})
+    assert wrong({"scores": {"em": 0.0, "rubric": 0.2}})
 
 
 def test_what_was_said_cannot_run() -> None:

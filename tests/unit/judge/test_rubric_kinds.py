@@ -12,7 +12,7 @@ from scripted import TWO_HOPS
 from rolecast.judge.app import make_judge
 from rolecast.judge.cache import Cache, CachedJudge
 from rolecast.judge.client import HttpJudge
-from rolecast.judge.kinds import LEVELS, read_items, read_level
+from rolecast.judge.kinds import LEVELS, read_items, read_level, read_levels
 from rolecast.judge.openai import OpenAIJudge
 from rolecast.judge.settings import JudgeSettings
 from rolecast.ports import Verdict
@@ -39,6 +39,32 @@ def test_a_criterion_is_judged_on_five_levels(level: float) -> None:
 @pytest.mark.parametrize("reply", ["Score: 0.6", "Score: 5", "Score: none", ""])
 def test_what_is_no_level_is_unscored(reply: str) -> None:
     assert read_level(reply).score is None
+
+
+def test_two_texts_are_held_against_each_other_and_their_levels_travel() -> None:
+    """Over the model's endpoint, the service and its cache."""
+    inputs = {**INPUTS, "reference": "It is Zen Kol."}
+    with answering() as (url, endpoint):
+        endpoint.replies = ["The first is better.\nScore: 0.75/0.25"]
+        service = make_judge(JudgeSettings(judge_backend="openai", judge_openai_url=url, judge_openai_model="m"))
+        with serving(*service) as at:
+            found = asyncio.run(HttpJudge(at).judge("race", inputs))
+    assert found == Verdict(0.75, "The first is better.", levels=(0.75, 0.25))
+    prompt = endpoint.bodies[0]["messages"][0]["content"]
+    assert prompt.index('"It is Kel Dax."') < prompt.index('"It is Zen Kol."')
+
+
+@pytest.mark.parametrize(
+    ("line", "score"),
+    [("1/1", 0.5), ("0.5/1", 1 / 3), ("1/0", 1.0), ("0/0", 0.0), ("0/0.25", 0.0), ("1.0/0.50", 2 / 3)],
+)  # fmt: skip
+def test_the_share_of_the_first_text(line: str, score: float) -> None:
+    assert read_levels(f"So far.\nScore: {line}").score == pytest.approx(score)
+
+
+@pytest.mark.parametrize("reply", ["Score: 1", "Score: 1/", "Score: /1", "Score: 0.6/1", "Score: 1/2", "Score: 1/1/1", "Score: none", ""])
+def test_what_is_no_pair_of_levels_is_unscored(reply: str) -> None:
+    assert (read_levels(reply).score, read_levels(reply).levels) == (None, None)
 
 
 def test_criteria_are_read_with_their_weights() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
 
 import pytest
 from parallel import ROLE, Late, Repeats, State, env_of, prompt, say
 
 from rolecast.errors import EngineError
 from rolecast.ports import GenerateRequest, Sampling
+from rolecast.rollout.clock import Clock
 from rolecast.rollout.env import Env, EpisodeEnd, Overflow
 from rolecast.types import Observation, Passage, Thread, Trajectory
 from rolecast.wire.coordinator import pack, unpack
@@ -59,6 +61,25 @@ def test_the_key_and_the_fault_travel_over_the_wire() -> None:
     env.trajectory.status, env.trajectory.fault = "error", "OSError: no"
     [back] = unpack(pack([env.trajectory]))
     assert (back.threads, back.fault, back.states) == (env.trajectory.threads, "OSError: no", {})
+
+
+def test_seconds_of_roles_and_branches_are_the_episodes_and_those_of_probes_are_nobodys() -> None:
+    async def play(env: Env) -> None:
+        await say(env, "x")
+        await env.gather({"n1": lambda part: say(part, "x"), "n2": lambda part: say(part, "x")})
+        await say(env.probe(), "x")
+
+    env = env_of(Repeats())
+    env.clock = Clock(count().__next__)  # a second between any two looks at it
+    asyncio.run(play(env))
+    assert set(env.clock.seconds) == {"speaker"}
+    alone = env_of(Repeats())
+    alone.clock = Clock(count().__next__)
+    asyncio.run(say(alone, "x"))
+    assert alone.clock.seconds["speaker"] == 1.0
+    assert env.clock.seconds["speaker"] >= 3.0
+    asyncio.run(say(alone.probe(), "x"))
+    assert alone.clock.seconds["speaker"] == 1.0
 
 
 def test_two_threads_of_one_name_are_an_error_that_names_it() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from scripted import TWO_HOPS
 
 from rolecast.ports import JudgeInfo, Verdict
+from rolecast.rollout.clock import Clock
 from rolecast.rollout.collect import play_episode
 from rolecast.rollout.limits import Limits
 from rolecast.rollout.waits import Waits
@@ -44,7 +45,7 @@ class Asking:
 
 def test_calls_and_tokens_travel_with_the_episode() -> None:
     t = Trajectory("t", TWO_HOPS, "g", 0, "decor", 0)
-    env: Any = SimpleNamespace(trajectory=t, phase="eval", embed=None, waits=Waits(), limits=Limits())
+    env: Any = SimpleNamespace(trajectory=t, phase="eval", embed=None, waits=Waits(), limits=Limits(), clock=Clock())
     asyncio.run(play_episode(Asking((10, 0, 7)), env, Costly()))  # type: ignore[arg-type]
     assert ([reward.value for reward in t.rewards], t.judge_calls, t.judge_tokens) == ([0.5] * 3, 3, 17)
     [back] = unpack(pack([t]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rolecast.cli.main import app
-from rolecast.errors import InputError, RolecastError
+from rolecast.errors import InputError, NamedStop, RolecastError
+from rolecast.ports import JudgeInfo, Verdict
 from rolecast.rollout.collect import Collector
 from rolecast.stages import alone
 from rolecast.stages.models import Speaker, config_for
@@ -100,19 +101,24 @@ def test_an_endpoint_and_the_lenient_scores_beside(tmp_path: Path, model: Path, 
     assert result["lenient_f1"] == pytest.approx((6 + 3 * 2 / 3) / 9), "Kel 0 in it is Kel 0: 2 of 4 words, 2 of 2"
     assert result["valid"] == pytest.approx(6 / 9)
     assert {name: part["em"] for name, part in result["by_dataset"].items()} == {"one": 1.0, "two": 0.0}
-    lines = [line.split()[0] for line in told.splitlines()]
-    assert lines[-3:] == ["one", "two", "all"]
+    lines = [line.split() for line in told.splitlines() if line]
+    assert [line[0] for line in lines[-7:-4]] == ["one", "two", "all"]
+    assert lines[-4][:2] == ["stage", "part"]
+    assert [line[:2] for line in lines[-2:]] == [["all", "question"], ["all", "answerer"]]
+    times = json.loads((tmp_path / "out" / "evaluation" / "latency.json").read_text())
+    assert times["answer"]["n"] == times["roles"]["answerer"]["n"] == 9
+    assert 0 < times["roles"]["answerer"]["p50"] <= times["answer"]["p95"]
 
 
 def test_a_killed_evaluation_goes_on(tmp_path: Path, model: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep, kept = alone._Sink.keep, 0
 
-    def until(self: alone._Sink, at: int, t: Any) -> None:
+    def until(self: alone._Sink, at: int, t: Any, *more: Any) -> None:
         nonlocal kept
         kept += 1
         if kept > 4:
             raise RolecastError("killed")
-        keep(self, at, t)
+        keep(self, at, t, *more)
 
     with answering() as (url, endpoint):
         endpoint.replies = [reply]
@@ -155,9 +161,9 @@ def test_few_questions_are_in_memory(tmp_path: Path, model: Path, data: Path, mo
             read += 1
             yield question
 
-    def watched(self: alone._Sink, at: int, t: Any) -> None:
+    def watched(self: alone._Sink, at: int, t: Any, *more: Any) -> None:
         nonlocal kept
-        keep(self, at, t)
+        keep(self, at, t, *more)
         kept += 1
 
     async def played(self: Collector, *arguments: Any) -> Any:
@@ -253,3 +259,45 @@ def test_answers_are_compared_as_the_profile_says(tmp_path: Path, model: Path, d
             command(*outside(url, model, data, tmp_path / "out"))
         with pytest.raises(InputError, match=r"profile faithful_coda plays otherwise \(batch, temperature, top_p\)"):
             command(*outside(url, model, data, tmp_path / "new"), "--profile", "faithful_coda")
+
+
+class Costly:
+    """A judge whose verdicts cost ten tokens each."""
+
+    asked = 0
+
+    async def info(self) -> JudgeInfo:
+        return JudgeInfo("costly")
+
+    async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
+        Costly.asked += 1
+        return Verdict(0.5, tokens=10)
+
+
+def test_the_judges_budget_ends_it_and_a_larger_one_goes_on(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    rows = [{"id": f"q{n}", "question": f"Who is {n}?", "rubric": [{"text": "says who", "weight": 1.0}]} for n in range(9)]
+    (tmp_path / "data" / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.setattr(Costly, "asked", 0)
+    monkeypatch.setattr(alone, "open_judge", lambda run, kinds: Costly())
+    out = tmp_path / "out"
+    with answering() as (url, endpoint):
+        endpoint.replies = [reply]
+        words = [*outside(url, model, tmp_path / "data", out), "--set", "engine.in_flight=1", "--set"]
+        # Questions 0, 3 and 6 get no answer, which asks the judge nothing. 1, 2 and 4 spend it; 5 is next by then.
+        for _ in range(2):
+            with pytest.raises(
+                NamedStop, match=r"the judge's budget of 25 tokens is spent: [56] of 9 questions are kept in .*out; raise judge.bu"
+            ):
+                CliRunner().invoke(app, [str(word) for word in [*words, "judge.budget=25"]], catch_exceptions=False)
+            assert Costly.asked in (3, 4)
+        told = command(*words, "judge.budget=1000")
+    assert Costly.asked == 6
+    result = json.loads((out / "evaluation" / "result.json").read_text())
+    assert (result["headline"], result["rubric"], result["n"], result["cost"]["judge_tokens"]) == (
+        "rubric",
+        pytest.approx(0.5 * 6 / 9),
+        9,
+        60,
+    )
+    assert "rubric" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,9 +16,22 @@ from rolecast.errors import NamedStop
 from rolecast.evaluation.cost import Cost, cost_of, read_cost
 from rolecast.learner.ranks import ALONE
 from rolecast.methods.decor import Decor
+from rolecast.ports import JudgeInfo, Verdict
 from rolecast.schedule import find
 from rolecast.stages import rl as rl_stage
-from rolecast.stages.budget import ON_DEV, accounts, allowance, ever_trained, judge_allowance, trained_roles
+from rolecast.stages.budget import (
+    ON_DEV,
+    BudgetedJudge,
+    accounts,
+    allowance,
+    ever_trained,
+    judge_allowance,
+    judge_left,
+    judge_spent,
+    judged_in_evaluations,
+    note_judged,
+    trained_roles,
+)
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.report import _budget
 from rolecast.stages.rl import Trainer
@@ -148,7 +162,7 @@ class Judged(Spending):
         self.trainer.judged = judge_allowance(self.run, self.stage)
         self.saved: list[int] = []
         monkeypatch.setattr(rl_stage.checkpoints, "save", lambda run, name, step, *_: self.saved.append(step))
-        monkeypatch.setattr(rl_stage, "means", lambda task, done: {"em": 0.5})
+        monkeypatch.setattr(rl_stage, "means_of", lambda scores: {"em": 0.5})
         plain = Trainer._evaluated
 
         def evaluated(trainer: Trainer, step: int) -> dict[str, float]:
@@ -222,3 +236,45 @@ def test_roles_with_a_slot_of_another_stage_do_not_count(run: Run) -> None:
     spoken = replace(ROUNDS[3], slots={"answerer": "answerer", "filter": "answerer"})
     assert trained_roles(run.config, spoken) == {"answerer", "filter"}
     assert isinstance(run.config.method_in(spoken).roles["filter"], Role)
+
+
+def test_evaluations_take_of_the_judges_budget_and_leave_the_rest(run: Run) -> None:
+    assert judge_left(run) is None
+    config = run.config.model_copy(update={"judge": JudgeConfig(budget=1000)})
+    run = replace(run, config=config)
+    with writing(run.model("first"), "model", {"cost": asdict(Cost(1, judge_tokens=300)), ON_DEV: 100}):
+        pass
+    note_judged(run, "first", 50)
+    note_judged(run, "first", 25)  # once more, after it was stopped
+    note_judged(run, "sft", 0)
+    assert judged_in_evaluations(run) == {"first": 75}
+    assert judge_left(run) == 1000 - 300 - 100 - 75
+    assert judge_allowance(run, find(run.config.schedule, "second")) == 525
+    assert judge_allowance(run, find(run.config.schedule, "first")) == 925  # its own tokens are not taken from it
+    note_judged(run, "plans", 9999)
+    assert judge_left(run) == 0
+
+
+class Costly:
+    async def info(self) -> JudgeInfo:
+        return JudgeInfo("costly")
+
+    async def judge(self, kind: str, inputs: Any) -> Verdict:
+        return Verdict(1.0, tokens=40)
+
+
+def test_a_judge_whose_budget_is_spent_ends_what_asks_it() -> None:
+    judge = BudgetedJudge(Costly(), 100, lambda: judge_spent(100, "rl is not evaluated"))
+
+    async def ask(times: int) -> None:
+        for _ in range(times):
+            await judge.judge("answer", {})
+
+    asyncio.run(ask(3))
+    with pytest.raises(
+        NamedStop, match=r"^the judge's budget of 100 tokens is spent: rl is not evaluated; raise judge.budget and give the same"
+    ):
+        asyncio.run(ask(1))
+    assert judge.spent == 120
+    judge.left = None
+    asyncio.run(ask(3))

@@ -11,10 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from rolecast.cli.main import app
-from rolecast.errors import InputError, RolecastError
+from rolecast.errors import InputError, NamedStop, RolecastError
+from rolecast.methods.direct.method import Direct
+from rolecast.ports import Judge, Verdict
 from rolecast.rollout.render import Renderer
+from rolecast.stages import demonstrate
 from rolecast.store.artifact import verify
 from rolecast.teachers.demonstrations import read_demonstrations
+from rolecast.types import Reward, Trajectory
 from tests.endpoint import Endpoint, answering, completion
 from tests.tiny import TOKENIZER, save_tiny
 
@@ -118,6 +122,30 @@ def test_a_budget_ends_it_and_a_larger_one_goes_on(tmp_path: Path, model: Path, 
         told = command(words(url, model, data, tmp_path / "out", *serial, "--budget", 10**6))
     assert counts(told)["both, kept"] == 3
     assert teacher.asked[0] == 3
+
+
+def test_the_judges_budget_ends_it_too(tmp_path: Path, model: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Costly:
+        async def judge(self, kind: str, inputs: Any) -> Verdict:
+            return Verdict(1.0, tokens=10)
+
+    async def score(self: Direct, trajectory: Trajectory, judge: Judge, embed: Any) -> list[Reward]:
+        await judge.judge("answer", {})
+        return []
+
+    monkeypatch.setattr(Direct, "score", score)
+    monkeypatch.setattr(demonstrate, "open_judge", lambda run: Costly())
+    asked = ("--samples", 3, "--set", "engine.in_flight=1", "--set")
+    with answering() as (url, endpoint):
+        teacher = teaching(endpoint)
+        for _ in range(2):  # the second time nothing is asked
+            with pytest.raises(
+                NamedStop, match=r"the judge's budget of 30 tokens is spent: 1 demonstrations of 1 questions are kept in .*out; raise"
+            ):
+                command(words(url, model, data, tmp_path / "out", *asked, "judge.budget=30"))
+            assert teacher.asked == {0: 3}
+        told = command(words(url, model, data, tmp_path / "out", *asked, "judge.budget=1000"))
+    assert counts(told)["both, kept"] == 3
 
 
 def test_what_is_refused(tmp_path: Path, model: Path, data: Path) -> None:

@@ -18,6 +18,7 @@ from rolecast.errors import InputError, RolecastError
 from rolecast.evaluation.profiles import Profile
 from rolecast.methods.decor import Decor
 from rolecast.ports import Sampling
+from rolecast.rollout.clock import Clock
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.stages import evaluate as evaluate_stage
 from rolecast.stages.evaluate import evaluate
@@ -57,6 +58,9 @@ class Played:
             id = f"{episode.group}.{episode.member}"
             said = Thread(id, "answerer", "shared", turns=[Action(f"{id}#0", (1,), (0.0,), "v", "", "stop")])
             answer = "The Who" if number < self.right else "no"
+            assert collector.clocks is not None
+            collector.clocks[id] = Clock()
+            collector.clocks[id].seconds.update({"answer": 1.0 + number, "answerer": 0.5})
             done.append(Trajectory(id, episode.question, episode.group, episode.member, "decor", 0, threads=[said], answer=answer))
         return done
 
@@ -74,7 +78,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     monkeypatch.setattr(evaluate_stage, "require_model", lambda run, stage: None)
     monkeypatch.setattr(evaluate_stage, "prepare_torch", lambda config: None)
     monkeypatch.setattr(evaluate_stage, "open_retriever", lambda run: TableRetriever())
-    monkeypatch.setattr(evaluate_stage, "open_judge", lambda run: ScriptedJudge())
+    monkeypatch.setattr(evaluate_stage, "open_judge", lambda run, kinds: ScriptedJudge())
     monkeypatch.setattr(evaluate_stage, "load_questions", lambda run, split: SPLITS[split])
     return found
 
@@ -125,6 +129,9 @@ def test_what_was_answered_is_written_and_not_evaluated_again(tmp_path: Path, pl
         "sampled": 10, "frozen": 0, "prompt": 0, "searches": 0, "judge_calls": 0, "judge_tokens": 0, "context": {"answerer": 1},
     }  # fmt: skip
     assert len(rows) == 10
+    times = json.loads((folder / "latency.json").read_text())
+    assert times["answer"] == {"n": 10, "p50": 5.5, "p95": 9.55}  # of 1 to 10 s: 9 + .55 of the last step
+    assert times["roles"] == {"answerer": {"n": 10, "p50": 0.5, "p95": 0.5}}
     traces = json.loads((folder / "traces.json").read_text())
     assert {t["measure"] for t in traces} == {"em"}
     assert [t["score"] for t in traces] == 6 * [1.0] + 2 * [0.0]

@@ -19,6 +19,7 @@ from rolecast.evaluation.cost import Cost
 from rolecast.evaluation.metrics import shortfall, summarize
 from rolecast.learner.backends import PlainBackend, Training
 from rolecast.learner.learner import Learner, make_learner
+from rolecast.learner.look import TokenNumbers
 from rolecast.learner.ranks import ALONE
 from rolecast.learner.settings import OptimizerConfig
 from rolecast.methods.decor import Decor
@@ -26,6 +27,7 @@ from rolecast.ports import Sampling
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.waits import Waits
 from rolecast.stages import rl as rl_stage
+from rolecast.stages.looked import read_looked
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.rl import Trainer, TrainerState
 from rolecast.stages.run import Run
@@ -248,6 +250,38 @@ def test_a_step_that_teaches_nothing_is_left_out_and_the_next_one_goes_on(tmp_pa
     ]  # fmt: skip
     assert run.trainer.progress.idle == 0
     assert run.published == [(step, 0) for step in range(7)]
+
+
+def test_a_dev_evaluation_has_the_interval_of_each_score(tmp_path: Path) -> None:
+    run = Dev(tmp_path)
+    run.answers = ["no"] * 10
+    run.trainer.dev = [THE_THE] * 10
+    numbers = run.trainer.evaluate(0, run.trainer.learner.weights())
+    assert numbers["dev/em"] == numbers["dev/em/low"] == 0.0
+    assert numbers["dev/em/high"] == pytest.approx(0.308497)  # 1 - .025 ** (1 / 10), since none is right
+    assert {name for name in numbers if name.startswith("dev/cem")} == {"dev/cem", "dev/cem/low", "dev/cem/high"}
+
+
+def test_the_tokens_of_an_update_are_kept_where_a_step_is_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Idling(tmp_path, monkeypatch, "tttt")
+    run.run.config.stages["rl"] = run.trainer.config.model_copy(update={"eval_every": 3})
+    looks: list[list[str]] = []
+
+    def reinforce(learner: Learner, *given: Any, **more: Any) -> dict[str, float]:
+        looks.append(sorted(learner.look))
+        learner.looked = {"a": TokenNumbers((0.5,) * 3, (1.0,) * 3, (0.1,) * 3)} if learner.look else {}
+        return {}
+
+    def sample(step: int) -> tuple[Batch, dict[str, float]]:
+        t = finished(THE_THE)
+        units = [Unit(name, actions, reward, "decor", "g") for name, actions, reward in (("u", ("a",), 1.0), ("v", ("z",), 0.0))]
+        return Batch([Credited([t], units, [])]), {}
+
+    monkeypatch.setattr(rl_stage, "reinforce", reinforce)
+    monkeypatch.setattr(run.trainer.sampler, "sample", sample)
+    run.trainer.train(Stopping(ALONE))
+    assert looks == [["a"], [], ["a"], []]
+    assert [trace["step"] for trace in read_looked(run.run.stage("rl"))] == [1, 3]
 
 
 def test_what_a_method_finds_wrong_is_said_once_and_marked_in_every_row(

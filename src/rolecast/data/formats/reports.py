@@ -33,7 +33,7 @@ class _Criteria(Layout):
         if lost := sorted(set(self.criterions) - set(self.dimension_weight)):
             raise RowError(f"'dimension_weight' lacks {lost[0]!r}, which has criteria; fetch the file again")
         return tuple(
-            RubricItem(item.criterion, self.dimension_weight[dimension] * item.weight)
+            RubricItem(item.criterion, self.dimension_weight[dimension] * item.weight, dimension)
             for dimension, items in self.criterions.items()
             for item in items
         )

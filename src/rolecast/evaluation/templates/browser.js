@@ -31,6 +31,53 @@ function taggedText(spec, text) {
   return make(spec, {}, pieces.map((piece, i) => (i % 2 ? make("span.tag", {}, piece) : piece)));
 }
 
+// What tokens may be coloured by: where its scale begins (`null`: at 0, and goes one way), and how a value is read on it.
+const MEASURES = {
+  advantage: { middle: 0, scaled: (value) => value, told: (value) => signed(value, 3) },
+  ratio: { middle: 1, scaled: (value) => Math.log(Math.max(value, 1e-9)), told: (value) => value.toFixed(3) },
+  entropy: { middle: null, scaled: (value) => value, told: (value) => value.toFixed(3) },
+};
+let measure = "advantage"; // of all episodes that are opened, until another is chosen
+const signed = (value, digits) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(value).toFixed(digits)}`;
+
+/** An action's text, token by token, each with its numbers; `paint` colours it. */
+function tokenText({ pieces, ...columns }) {
+  return make("pre", {}, pieces.map((piece, i) => {
+    const numbers = Object.keys(MEASURES).map((name) => `${name} ${MEASURES[name].told(columns[name][i])}`);
+    const token = make("span.token", { title: [JSON.stringify(piece), ...numbers].join("\n") }, piece);
+    token.numbers = Object.fromEntries(Object.keys(MEASURES).map((name) => [name, columns[name][i]]));
+    return token;
+  }));
+}
+
+/** Colours all tokens in `root` by the measure that is chosen, and returns what the scale ends at. */
+function paint(root) {
+  const tokens = [...root.querySelectorAll(".token")], { scaled, middle } = MEASURES[measure] ?? {};
+  const end = scaled ? Math.max(1e-6, ...tokens.map((token) => Math.abs(scaled(token.numbers[measure])))) : 0;
+  for (const token of tokens) {
+    const value = scaled ? scaled(token.numbers[measure]) / end : 0;
+    const colour = middle === null ? "--role-1" : value < 0 ? "--role-5" : "--role-0";
+    token.style.background = scaled ? `color-mix(in srgb, var(${colour}) ${(70 * Math.abs(value)).toFixed(0)}%, transparent)` : "";
+  }
+  return end;
+}
+
+/** Chooses what the tokens in `root` are coloured by; null where no token has numbers. */
+function heatControl(root) {
+  if (!root.querySelector(".token")) return null;
+  const scale = make("span.scale");
+  const show = () => {
+    const end = paint(root), { middle, told } = MEASURES[measure] ?? {};
+    const ends = middle === null ? [0, end] : middle === 1 ? [Math.exp(-end), Math.exp(end)] : [-end, end];
+    scale.replaceChildren(...(told ? [told(ends[0]), make(middle === null ? "span.ramp.above" : "span.ramp.around"), told(ends[1])] : []));
+  };
+  const options = [...Object.keys(MEASURES), "nothing"].map((name) => make("option", { value: name, selected: name === measure ? "" : null }, name));
+  const select = make("select", { change: ({ target }) => { measure = target.value; show(); } }, options);
+  show();
+  const hint = "Point at a token for its numbers. Replies without colours were not trained on.";
+  return make("div.heat", {}, make("label", {}, "Colour tokens by", select), scale, make("span", {}, hint));
+}
+
 function turnBox(turn, gold) {
   const size = make("span", {}, count(turn.tokens, "token"));
   if (turn.kind === "observation") {
@@ -41,7 +88,7 @@ function turnBox(turn, gold) {
     make("div.meta", {}, make("b", {}, "said"), !turn.valid && make("span.flag", {}, "✗ invalid"), size,
       turn.logprob !== null && make("span", {}, `mean log-prob ${turn.logprob.toFixed(3).replace("-", "−")}`),
       turn.finish === "length" && make("span", {}, "cut at the length limit")),
-    taggedText("pre", turn.text),
+    turn.of_tokens ? tokenText(turn.of_tokens) : taggedText("pre", turn.text),
     turn.rewards.length > 0 && make("div.rewards", {}, make("b", {}, "earned"), turn.rewards.map(rewardChip)));
 }
 
@@ -94,7 +141,7 @@ function traceHead(trace, gold, twins = [], open = null) {
   const links = twins.slice(0, 8).map((twin) =>
     make("button.twin", { type: "button", click: () => open(twin) }, mark(twin), stageLabel(twin.stage)));
   const early = trace.status !== "ok" && `ended early: ${trace.status}`;
-  const facts = [stageLabel(trace.stage), trace.hops > 0 && count(trace.hops, "hop"), trace.type, count(trace.searches, "search"), early];
+  const facts = [stageLabel(trace.stage), trace.step && `step ${trace.step}`, trace.hops > 0 && count(trace.hops, "hop"), trace.type, count(trace.searches, "search"), early];
   const field = (name, ...value) => [make("dt", {}, name), make("dd", {}, ...value)];
   return [
     make("p.eyebrow", {}, facts.filter(Boolean).map((fact) => make("span", {}, fact)), make("span.id", {}, trace.id)),
@@ -115,6 +162,8 @@ function showTrace(panel, trace, twins, open) {
   const threads = trace.threads.map((thread, i) => threadBox(thread, i, trace.threads, gold));
   const steps = trace.threads.map((thread, i) => stepButton(thread, threads[i]));
   panel.replaceChildren(...traceHead(trace, gold, twins, open), make("div.steps", {}, steps), ...threads);
+  const heat = heatControl(panel);
+  if (heat) panel.querySelector(".steps").after(heat);
   foldLong(panel);
 }
 
@@ -141,7 +190,7 @@ function browseTraces(form) {
     showTrace(panel, trace, all.filter((other) => other !== trace && other.question === trace.question), open);
   };
   const row = (trace) => {
-    const facts = [stageLabel(trace.stage), trace.hops > 0 && count(trace.hops, "hop"), trace.type, trace.status !== "ok" && trace.status];
+    const facts = [stageLabel(trace.stage), trace.step && `step ${trace.step}`, trace.hops > 0 && count(trace.hops, "hop"), trace.type, trace.status !== "ok" && trace.status];
     const label = make("span", {}, trace.question, make("small", {}, facts.filter(Boolean).join(" · ")));
     return make("button.row", { type: "button", click: () => open(trace) }, mark(trace), label);
   };
@@ -176,6 +225,11 @@ function browseTraces(form) {
   form.addEventListener("input", update);
   form.addEventListener("submit", (event) => event.preventDefault());
   update();
+}
+
+/** A list that is folded opens when a link leads to it. */
+for (const link of document.querySelectorAll('a[href^="#wrong-"]')) {
+  link.addEventListener("click", () => { document.getElementById(link.getAttribute("href").slice(1)).open = true; });
 }
 
 if (document.getElementById("filters")) browseTraces(document.getElementById("filters"));

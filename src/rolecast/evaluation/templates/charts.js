@@ -38,7 +38,8 @@ function smoothed(points, weight) {
 
 /** Scales for `lines`: where a step and a value lie, and the ticks of both axes. */
 function axes(lines, steps) {
-  const values = lines.flatMap((line) => line.points.map((point) => point[1])).filter((value) => value !== null);
+  const bounds = lines.flatMap((line) => (line.band ?? []).flatMap((point) => point.slice(1)));
+  const values = [...lines.flatMap((line) => line.points.map((point) => point[1])), ...bounds].filter((value) => value !== null);
   let [low, high] = values.length ? extent(values) : [0, 1];
   if (high - low <= 1e-6 * Math.max(Math.abs(low), Math.abs(high))) { // a constant, up to rounding
     const pad = Math.abs(low) * 0.1 || 1;
@@ -69,6 +70,14 @@ function path(points, { x, y }) {
   return pieces.join("");
 }
 
+/** The outline of a line's interval, there and back; points without one are left out. */
+function bandPath(band, { x, y }) {
+  const known = band.filter(([, low, high]) => low !== null && high !== null);
+  const corner = (step, value) => `${x(step).toFixed(1)} ${y(value).toFixed(1)}`;
+  const outline = [...known.map(([step, , high]) => corner(step, high)), ...known.reverse().map(([step, low]) => corner(step, low))];
+  return outline.length ? `M${outline.join("L")}Z` : "";
+}
+
 /** A chart as {node, draw(weight), show(step)}. It joins `group`: the charts that show one step together. */
 function lineChart({ title, lines }, group) {
   const steps = [...new Set(lines.flatMap((line) => line.points.map((point) => point[0])))].sort((a, b) => a - b);
@@ -83,11 +92,16 @@ function lineChart({ title, lines }, group) {
   const cursor = make("path.cursor");
   svg.append(cursor);
 
+  const shaded = lines.find((line) => line.band && line.name === "em") ?? lines.find((line) => line.band); // one: bands over bands hide lines
   let roleless = 0;
   const drawn = lines.map((line) => {
     const style = `${roleStyle(line.role)}; --dash: ${line.role === null ? DASHES[roleless++ % DASHES.length] : "none"}`;
     const shapes = { raw: make("path.raw", { style }), curve: make("path.curve", { style }), dot: make("circle.dot", { r: 3.2, style }) };
+    if (line === shaded) svg.append(make("path.band", { d: bandPath(line.band, axis), style }));
     svg.append(...Object.values(shapes));
+    for (const [step, value] of line.marked ? line.points : []) {
+      if (value !== null) svg.append(make("circle.marker", { cx: axis.x(step), cy: axis.y(value), r: 2.6, style }));
+    }
     const swatch = make("svg.swatch", { viewBox: "0 0 18 6", style }, make("path.curve", { d: "M1 3H17" }));
     const named = lines.length > 1 || line.name !== "all"; // else the title says it already
     const value = make("b");
@@ -115,7 +129,9 @@ function lineChart({ title, lines }, group) {
       cursor.setAttribute("d", inside ? `M${axis.x(wanted)} ${BOX.top}V${BOX.height - BOX.bottom}` : "");
       for (const line of drawn) {
         const point = line.points.findLast(([step, value]) => value !== null && (wanted === null || step <= wanted));
-        line.value.textContent = point ? format(point[1], axis.step / 100, axis.largest) : "–";
+        const bounds = point && line.band?.find(([step, low]) => step === point[0] && low !== null);
+        const shown = (value) => format(value, axis.step / 100, axis.largest);
+        line.value.textContent = point ? shown(point[1]) + (bounds ? ` [${shown(bounds[1])}, ${shown(bounds[2])}]` : "") : "–";
         line.dot.setAttribute("visibility", point && wanted !== null ? "visible" : "hidden");
         if (point) line.dot.setAttribute("cx", axis.x(point[0]));
         if (point) line.dot.setAttribute("cy", axis.y(point[1]));

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rolecast.methods.decomposer.form import cited_sentences, uncited
 from rolecast.methods.decomposer.graph import Graph
+from rolecast.rewards.reports import met
 from rolecast.rewards.text import normalize
 from rolecast.types import RubricItem
 
@@ -248,12 +249,7 @@ def answerer_reward(execution: float, judged: float, utilised: float, weights: W
 
 
 def judged_report(levels: Sequence[float], rubric: Sequence[RubricItem], answer: float | None) -> float:
-    """The weighted mean of the rubric's five-level scores; a short answer counts as one item more, of weight 1.
-
-    An item of negative weight takes away as far as it was met, and is no part of what can be reached, as in HealthBench; the score stays in
-    [0, 1].
-    """
+    """The weighted mean of the rubric's five-level scores (`rewards.reports.met`); a short answer counts as one item more, of weight 1."""
     scored = [(item.weight, level) for item, level in zip(rubric, levels, strict=True)]
     scored += [(1.0, answer)] if answer is not None else []
-    total = fsum(weight for weight, _ in scored if weight > 0)
-    return min(max(fsum(weight * score for weight, score in scored) / total, 0.0), 1.0) if total else 0.0
+    return met(scored)
