@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rolecast.cli.main import app
-from rolecast.errors import InputError, RolecastError
+from rolecast.errors import InputError, NamedStop
 from rolecast.rollout.render import Renderer
 from rolecast.store.artifact import verify
 from rolecast.teachers.demonstrations import read_demonstrations
@@ -86,7 +86,7 @@ def test_what_is_right_and_valid_is_kept(tmp_path: Path, model: Path, data: Path
         "questions": 6, "of them asked": 6, "episodes": 14, "failed": 3, "valid": 8, "right": 3, "both, kept": 3,
     }  # fmt: skip
     assert found["turns of answerer"] == 3
-    assert "3 demonstrations teach the form of a reply at most" in told
+    assert "of 14 episodes 8 are valid, 3 right, 3 both: 3 demonstrations teach the form of a reply at most" in told
     assert counts(again)["both, kept"] == 3
     assert teacher.asked[3] == teacher.asked[1] // 3 == 1, "only what failed is asked again"
     assert teacher.asked[4] == 6
@@ -112,7 +112,7 @@ def test_a_budget_ends_it_and_a_larger_one_goes_on(tmp_path: Path, model: Path, 
     with answering() as (url, endpoint):
         teacher = teaching(endpoint)
         serial = ("--samples", 3, "--set", "engine.in_flight=1")
-        with pytest.raises(RolecastError, match=r"none of 1 episodes is kept: 1 are valid, 0 right, none is both; the budget of 5 tokens"):
+        with pytest.raises(NamedStop, match=r"none of 1 episodes is kept: 1 are valid, 0 right, none is both; the budget of 5 tokens"):
             command(words(url, model, data, tmp_path / "out", *serial, "--budget", 5))
         assert teacher.asked == {0: 1}
         told = command(words(url, model, data, tmp_path / "out", *serial, "--budget", 10**6))
@@ -132,5 +132,5 @@ def test_what_is_refused(tmp_path: Path, model: Path, data: Path) -> None:
             command(words(url, model, data, tmp_path / "other"))
         endpoint.replies = ["nothing in form"]
         (data / "questions.jsonl").write_text(json.dumps({"id": "q", "question": "Who is 3?", "answers": ["Kel 3"]}) + "\n")
-        with pytest.raises(RolecastError, match=r"none of 2 episodes is kept: 0 are valid, 0 right, none is both; take a stronger teacher"):
+        with pytest.raises(NamedStop, match=r"none of 2 episodes is kept: 0 are valid, 0 right, none is both; take a stronger teacher"):
             command(words(url, model, data, tmp_path / "third", "--samples", 2))

@@ -257,6 +257,13 @@ def test_the_cause_that_is_named_most_often_is_said(played: Callable[[Trajectory
         made.sample(0)
 
 
+def test_valid_right_and_both_are_counted() -> None:
+    kinds = [{"answer": "The The"}, {"answer": "The The", "status": "format"}, {"answer": "no"}, {"status": "length"}]
+    made = sampler(lambda e: rollout(e, 0.5, **kinds[e.member]), config_of("group", group=4))
+    with pytest.raises(NothingLearnedError, match=r"of 48 rollouts \(24 valid, 24 right, 12 both\) 12 broke"):
+        made.sample(0)
+
+
 def test_shares_are_those_of_all_rollouts_and_the_largest_decides() -> None:
     kinds = [{"status": "error"}, {"status": "format", "reward": 0.5}, {"status": "length"}, {"unscored": True}, *[{"reward": 0.5}] * 4]
     made = sampler(lambda e: rollout(e, **kinds[e.member]), config_of("group", group=8))
