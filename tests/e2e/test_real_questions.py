@@ -54,7 +54,9 @@ class Script:
     async def generate(self, request: GenerateRequest) -> Completion:
         text = self.renderer.decode(request.ids)
         asked = re.findall(r"mentor of (\w+ \w+)", text)[0]
-        said = tagged("think", "So.") + (tagged("answer", self.answer(asked)) if "The mentor of" in text else tagged("search", f"mentor of {asked}"))
+        said = tagged("think", "So.") + (
+            tagged("answer", self.answer(asked)) if "The mentor of" in text else tagged("search", f"mentor of {asked}")
+        )
         ids = tuple(self.renderer.encode(said))
         return Completion(ids, (-0.5,) * len(ids), self.renderer.decode(ids), "stop")
 
@@ -74,9 +76,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     published = tmp_path / "published"
     published.mkdir()
     facts = [(name, NAMES[(7 * at + 5) % len(NAMES)]) for at, name in enumerate(NAMES)]
-    passages = [
-        {"id": f"p{at}", "title": name, "text": f"The mentor of {name} is {mentor}."} for at, (name, mentor) in enumerate(facts)
-    ]
+    passages = [{"id": f"p{at}", "title": name, "text": f"The mentor of {name} is {mentor}."} for at, (name, mentor) in enumerate(facts)]
     rows = [
         {
             "id": f"q{at}", "dataset": "own", "question": f"Who is the mentor of {name}?", "golden_answers": [mentor], "hops": 1, "type": "bridge",

@@ -172,6 +172,18 @@ def test_the_commands_print_tables_and_the_manifest_has_the_card(tmp_path: Path)
     assert run("show", out, "-n", "2").count("answers") == 2
 
 
+@pytest.mark.parametrize("words", [("mix", "a"), ("merge", "a"), ("convert", "a/questions.jsonl"), ("world",)])
+def test_a_folder_that_is_there_is_never_written_into(tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder(tmp_path / "a", [{"id": "1", "question": "Who?"}], {"p": "text"})
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("mine")
+    done = CliRunner().invoke(app, ["data", *words, "--out", "out"])
+    assert isinstance(done.exception, InputError)
+    assert "out exists; name a new folder" in str(done.exception)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
+
+
 def test_a_mixture_that_fails_leaves_nothing(tmp_path: Path) -> None:
     a = numbered(tmp_path, "a", 4)
     done = CliRunner().invoke(app, ["data", "mix", str(a), "--size", "9", "--out", str(tmp_path / "out")])

@@ -120,6 +120,34 @@ def test_a_budget_ends_it_and_a_larger_one_goes_on(tmp_path: Path, model: Path, 
     assert teacher.asked[0] == 3
 
 
+def test_where_the_budget_ends_it_with_some_kept_they_are_written_and_it_says_so(tmp_path: Path, model: Path, data: Path) -> None:
+    rows = (data / "questions.jsonl").read_text().splitlines()
+    (data / "questions.jsonl").write_text("\n".join([rows[3], rows[2]]) + "\n")
+    with answering() as (url, endpoint):
+        teacher = teaching(endpoint)
+        told = command(words(url, model, data, tmp_path / "out", "--set", "engine.in_flight=1", "--budget", 5))
+    assert teacher.asked == {3: 1}, "nobody is asked once it is spent"
+    assert "the budget of 5 tokens is spent; raise it to go on" in told
+    assert counts(told)["both, kept"] == 1
+
+
+def test_another_folder_or_one_without_questions_is_refused_before_anybody_is_asked(tmp_path: Path, model: Path, data: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("x")
+    with answering() as (url, endpoint):
+        teacher = teaching(endpoint)
+        with pytest.raises(InputError, match=r"mine holds notes\.txt and is no evaluation; name another folder by --out"):
+            command(words(url, model, data, tmp_path / "mine"))
+        with pytest.raises(InputError, match="holds no questions"):
+            command(words(url, model, tmp_path / "mine", tmp_path / "out"))
+        (data / "dev.jsonl").write_text("{}")
+        with pytest.raises(InputError, match=r"holds dev\.jsonl, questions\.jsonl; name one of these files"):
+            command(words(url, model, data, tmp_path / "out"))
+        with pytest.raises(InputError, match="gone: no such file or folder"):
+            command(words(url, model, tmp_path / "gone", tmp_path / "out"))
+    assert not teacher.asked
+
+
 def test_what_is_refused(tmp_path: Path, model: Path, data: Path) -> None:
     with answering() as (url, endpoint):
         teaching(endpoint)

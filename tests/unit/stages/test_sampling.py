@@ -294,7 +294,9 @@ def test_a_rollout_that_credit_leaves_out_is_unscored_though_some_of_its_rewards
     made = sampler(played, config_of("group"))
     decor = make_method(made.config.method)
     made.rollouts.method.credit = decor.credit  # type: ignore[method-assign]
-    with pytest.raises(NothingLearnedError, match=r"of 24 rollouts \(24 valid, 0 right, 0 both\) 24 are unscored; see why the judge gives no score"):
+    with pytest.raises(
+        NothingLearnedError, match=r"of 24 rollouts \(24 valid, 0 right, 0 both\) 24 are unscored; see why the judge gives no score"
+    ):
         made.sample(0)
 
 
