@@ -263,6 +263,8 @@ def nothing_learned(groups: Sequence[Credited], task: Task) -> str:
         often = _often(Counter(verdict.reason for verdict in verdicts if verdict.reason))
         told = f"all {len(verdicts)} verdicts of the judge are unscored{often}; {_ADVICE[UNSCORED]}"
         return f"{of}; {told}"
+    if worst == LEVEL and not any(map(in_form, rollouts)):  # a method that asks again ends well without one reply in form
+        return f"{of}; {_ADVICE[MALFORMED]}"
     return f"{of}{_often(causes)}; {_ADVICE[worst]}"
 
 
@@ -281,22 +283,23 @@ def _causes(t: Trajectory, kind: str) -> list[str]:
     return [t.fault] if kind == FAILED else [reward.reason for reward in t.rewards if reward.value is None] if kind == UNSCORED else []
 
 
-FAILED, UNSCORED = "failed", "are unscored"
+FAILED, UNSCORED, MALFORMED = "failed", "are unscored", "broke their form"
+LEVEL = "earned what the others of their question did"
 _ADVICE = {
     FAILED: "look at the episodes' faults",
-    "broke their form": "train longer in SFT or raise max_tokens",
+    MALFORMED: "train longer in SFT or raise max_tokens",
     "ran out of room": "raise model.max_context or let less into the context",
     UNSCORED: "see why the judge gives no score",
-    "earned what the others of their question did": "the questions are solved or out of reach: take others, or raise questions or refill",
+    LEVEL: "the questions are solved or out of reach: take others, or raise questions or refill",
 }
-_BY_STATUS: dict[Status, str] = {"error": FAILED, "format": "broke their form", "length": "ran out of room"}
+_BY_STATUS: dict[Status, str] = {"error": FAILED, "format": MALFORMED, "length": "ran out of room"}
 
 
 def _lost(t: Trajectory, scored: Set[str]) -> str:
     """The one kind of `_ADVICE` that a rollout is. `scored`: ids of actions that are in a unit."""
     if t.status in _BY_STATUS:
         return _BY_STATUS[t.status]
-    return "earned what the others of their question did" if any(action.id in scored for action in t.actions) else UNSCORED
+    return LEVEL if any(action.id in scored for action in t.actions) else UNSCORED
 
 
 def shuffled(groups: Sequence[Credited], rng: random.Random) -> list[Unit]:

@@ -264,6 +264,21 @@ def test_valid_right_and_both_are_counted() -> None:
         made.sample(0)
 
 
+@pytest.mark.parametrize(("valid", "advice"), [(0, FORM), (1, LEVEL)])
+def test_where_no_rollout_is_in_form_that_is_what_to_mend_though_none_ended_by_it(valid: int, advice: str) -> None:
+    """Where a method asks again, a rollout without one valid reply ends as others do."""
+    numbers = count()
+
+    def played(e: Episode) -> Trajectory:
+        t = rollout(e, 0.0)
+        [thread] = t.threads
+        return replace(t, threads=[replace(thread, turns=[replace(thread.actions[0], valid=next(numbers) < valid)])])
+
+    with pytest.raises(NothingLearnedError, match=rf"\({valid} valid, 0 right, 0 both\) 24 earned what the others") as caught:
+        sampler(played, config_of("group")).sample(0)
+    assert str(caught.value).endswith(advice)
+
+
 def test_shares_are_those_of_all_rollouts_and_the_largest_decides() -> None:
     kinds = [{"status": "error"}, {"status": "format", "reward": 0.5}, {"status": "length"}, {"unscored": True}, *[{"reward": 0.5}] * 4]
     made = sampler(lambda e: rollout(e, **kinds[e.member]), config_of("group", group=8))
