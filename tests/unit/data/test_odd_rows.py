@@ -113,7 +113,7 @@ def test_a_page_whose_tokens_are_none_is_a_fault(tmp_path: Path, tokens: object)
     assert "no page: 'document_text', 'document_tokens' or 'document.tokens'" in refused(tmp_path, row)
 
 
-@pytest.mark.parametrize("paragraphs", [[], ["It is me."], [{"text": "It is me."}], [{"qas": []}, {"text": "It is me."}]])
+@pytest.mark.parametrize("paragraphs", [[], ["It is me."], [1], [{"text": "It is me."}], [{"qas": []}, {"text": "It is me."}]])
 def test_paragraphs_without_questions_are_no_article_of_squad(tmp_path: Path, paragraphs: list[Any]) -> None:
     assert "no layout that we know is told by the keys title, paragraphs" in refused(tmp_path, {"title": "T", "paragraphs": paragraphs})
 
@@ -122,6 +122,17 @@ def test_a_paragraph_of_squad_that_is_none_gives_no_question(tmp_path: Path) -> 
     asked = {"context": "It is me.", "qas": [{"id": "1", "question": "Who?", "answers": [{"text": "me"}]}]}
     file = write(tmp_path, {"title": "T", "paragraphs": [asked]}, {"title": "U", "paragraphs": ["It is me.", {"context": "x"}]})
     assert convert(file, tmp_path / "out", None, "set", "dev").questions == 1
+
+
+def test_two_facts_that_one_paragraph_states_make_no_chain_over_two(tmp_path: Path) -> None:
+    """Which hop the other paragraph stands for would be guessed."""
+    row = {
+        "_id": "1", "type": "compositional", "question": "Who?", "answer": "Ada Quill",
+        "context": [["Tide Song", ["It was directed by Ada Quill in 1931."]], ["Hask", ["Hask is a town."]]],
+        "supporting_facts": [["Tide Song", 0], ["Hask", 0]], "evidences": [["Tide Song", "director", "Ada Quill"], ["Tide Song", "year", "1931"]],
+    }  # fmt: skip
+    question = first(tmp_path, row)
+    assert (question.gold.chain, len(question.gold.passages)) == ((), 2)
 
 
 def test_a_row_of_questions_is_no_passage(tmp_path: Path) -> None:
