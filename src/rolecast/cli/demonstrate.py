@@ -47,6 +47,10 @@ def demonstrate(
     folder, found, spent = run(trial_of(read, speaker, data, out), Wanted(samples, by, least, temperature, budget))
     print("\n".join([str(folder), *counted(found.counts())]))
     if found.both < FEW:
-        print(f"{found.both} demonstrations teach the form of a reply at most; raise --samples or take a stronger teacher", file=sys.stderr)
+        print(
+            f"of {found.episodes} episodes {found.told()}: {found.both} demonstrations teach the form of a reply at most; raise --samples or take "
+            "a stronger teacher",
+            file=sys.stderr,
+        )
     if spent:
         print(f"the budget of {budget} tokens is spent; raise it to go on", file=sys.stderr)

@@ -10,6 +10,7 @@ words of a query stand in it; and where the gold answer is silent (yes and no, c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -119,4 +120,5 @@ def _has(text: str, words: str) -> bool:
 
 def counted(faults: Sequence[str]) -> dict[str, int]:
     """How many episodes failed first at what, in the order of the way; those that did not fail are left out."""
-    return {fault: count for fault in FAULTS if (count := sum(found == fault for found in faults))}
+    counts = Counter(faults)
+    return {fault: counts[fault] for fault in FAULTS if counts[fault]}

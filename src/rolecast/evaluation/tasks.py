@@ -61,6 +61,12 @@ def means_of(found: Sequence[Scores]) -> dict[str, float]:
     return {name: float(np.mean(column)) for name, column in columns.items() if column}
 
 
+def right_by(t: Trajectory, task: Task) -> bool:
+    """Whether an episode's answer is right: equal to a gold one, or, of a task that does not ask for that, with all of its score."""
+    scores = task.scores(t)
+    return (scores.get("em", scores[task.headline]) or 0.0) >= 1
+
+
 def _answers(t: Trajectory) -> Scores:
     """An episode without an answer scores 0. A question without gold answers, which has a rubric instead, scores nothing."""
     golds = t.question.gold.answers

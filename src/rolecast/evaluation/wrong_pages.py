@@ -61,7 +61,7 @@ def _row(given: Mapping[str, Any]) -> dict[str, Any]:
     row = {**PREDICTION, **given}
     gold, f1 = set(row["gold_passages"]), number(row["scores"].get("f1"))
     return {
-        "id": row["id"], "question": row["question"], "about": about(row), "answer": row["answer"], "golds": row["golds"],
+        "id": row["id"], "question": row["question"], "about": about(row), "answer": row["answer"], "golds": " / ".join(row["golds"]),
         "f1": "–" if f1 is None else f"{100 * f1:.0f}", "fault": FAULTS.get(row["fault"], "–"),
-        "queries": row["queries"], "found": f"{len(gold & set(row['retrieved']))} of {len(gold)}" if gold else "–",
+        "queries": " · ".join(row["queries"]), "found": f"{len(gold & set(row['retrieved']))} of {len(gold)}" if gold else "–",
     }  # fmt: skip

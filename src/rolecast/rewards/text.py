@@ -14,15 +14,18 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SPACED = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 ABSTENTION = "unknown"
+LATELY = 128  # texts whose normal form is remembered: each score of an episode compares the same answers
 SPECIAL = frozenset({"yes", "no", "noanswer"})
 
 
+@lru_cache(LATELY)
 def normalize(text: str) -> str:
     """As HotpotQA's and SQuAD's scripts do."""
     return _folded(text.lower().translate(_PUNCTUATION))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from rolecast.data.records import iter_questions
-from rolecast.errors import InputError, RolecastError
+from rolecast.errors import InputError, NamedStop
 from rolecast.evaluation.cost import Cost, cost_of, read_cost
 from rolecast.evaluation.tasks import QA
 from rolecast.leasing import Group
@@ -73,6 +73,9 @@ class Tally:
     def tokens(self) -> int:
         return self.cost.prompt + self.cost.frozen
 
+    def told(self) -> str:
+        return f"{self.valid} are valid, {self.right} right, {self.both or 'none is'} both"
+
     def counts(self) -> dict[str, int]:
         return {
             "questions": self.questions, "of them asked": self.asked, "episodes": self.episodes, "failed": self.failed, "valid": self.valid,
@@ -82,7 +85,7 @@ class Tally:
 
 
 def demonstrate(trial: Trial, wanted: Wanted) -> tuple[Path, Tally, bool]:
-    """The folder with the demonstrations, what was found, and whether the budget ended it. RolecastError where none is kept."""
+    """The folder with the demonstrations, what was found, and whether the budget ended it. NamedStop where none is kept."""
     trial.speaker.check()
     trial.out.mkdir(parents=True, exist_ok=True)
     run = as_run(trial)
@@ -102,10 +105,7 @@ def demonstrate(trial: Trial, wanted: Wanted) -> tuple[Path, Tally, bool]:
         if allowed is not None and spent and _judge_spent(found, allowed):
             raise judge_spent(allowed, f"{found.both} demonstrations of {found.asked} questions are kept in {trial.out}")
     if not found.both:
-        raise RolecastError(
-            f"{trial.out}: none of {found.episodes} episodes is kept: {found.valid} are valid, {found.right} right, none is both"
-            f"{_advice(wanted, spent)}"
-        )
+        raise NamedStop(f"{trial.out}: none of {found.episodes} episodes is kept: {found.told()}{_advice(wanted, spent)}")
     return trial.out / KEPT, found, spent
 
 

@@ -84,7 +84,7 @@ def _write_wrong(run: Run, stage: str) -> int:
         stale.unlink()
     count = sum(map(wrong, _rows(predictions)))
     for name, page in wrong_pages(f"{run.config.name}: wrong answers of {stage}", stage, _rows(predictions), count):
-        write_text(folder / name, page)
+        write_text(folder / name, page, durable=False)  # hundreds of pages, which the next report writes again
         run.record(folder / name)
     return count
 

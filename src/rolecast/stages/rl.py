@@ -286,7 +286,8 @@ class Trainer:
             batch, numbers = self._batch(step)
         except NothingLearnedError as nothing:
             log.warning("%s", nothing)
-            if not nothing.solved and self.progress.idle + 1 >= self.config.idle_steps:
+            # A stage shorter than that is over when none of its steps taught anything.
+            if not nothing.solved and self.progress.idle + 1 >= min(self.config.idle_steps, self.config.steps):
                 raise
             return None, {"idle": 1.0, **self.sampler.told()}
         finally:

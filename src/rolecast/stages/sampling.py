@@ -17,7 +17,7 @@ from rolecast.errors import EmptyUpdateError
 from rolecast.evaluation import tasks
 from rolecast.evaluation.cost import Cost, cost_of
 from rolecast.evaluation.metrics import valid_share
-from rolecast.evaluation.tasks import QA, Task, means
+from rolecast.evaluation.tasks import QA, Task, means, right_by
 from rolecast.learner.tally import Metrics
 from rolecast.methods.base import Method
 from rolecast.ports import Sampling
@@ -25,6 +25,7 @@ from rolecast.rollout.collect import Episode
 from rolecast.rollout.rollouts import Rollouts
 from rolecast.seeding import stream
 from rolecast.stages.budget import trained_roles
+from rolecast.teachers.kept import in_form
 from rolecast.types import Example, Question, Stage, Status, Trajectory, Unit, endpoint_of
 from rolecast.weights.team import FROZEN
 
@@ -87,9 +88,8 @@ class Sampler:
             kept, drawn = self._in_rounds(step)
         self.settle()
         if not kept:
-            raise NothingLearnedError(
-                f"step {step}, after {c.refill + 1} rounds: {nothing_learned(drawn)}", solved(drawn, tasks.find(self.stage.task))
-            )
+            task = tasks.find(self.stage.task)
+            raise NothingLearnedError(f"step {step}, after {c.refill + 1} rounds: {nothing_learned(drawn, task)}", solved(drawn, task))
         dropped = len(drawn) - len(kept)
         self.dropped += dropped
         return Batch(kept), {
@@ -247,23 +247,32 @@ def solved(groups: Sequence[Credited], task: Task) -> bool:
     return score is not None and score >= SOLVED
 
 
-def nothing_learned(groups: Sequence[Credited]) -> str:
-    """Why nothing can be learned from these groups: how many rollouts of each kind there are, the cause that the largest kind names
-    most often, or the first of the largest, and the next step for it."""
+def nothing_learned(groups: Sequence[Credited], task: Task) -> str:
+    """Why nothing can be learned from these groups: how many rollouts are in form, right by `task`, and both; how many of each kind there are,
+    the cause that the largest kind names most often, or the first of the largest, and the next step for it."""
     scored = {action for group in groups for unit in group.units for action in unit.actions}
     rollouts = [t for group in groups for t in group.trajectories]
     kinds = {kind: [t for t in rollouts if _lost(t, scored) == kind] for kind in _ADVICE}
     worst = max(kinds, key=lambda kind: len(kinds[kind]))
     counts = ", ".join(f"{len(found)} {kind}" for kind, found in kinds.items() if found)
+    of = f"no group teaches anything: of {len(rollouts)} rollouts ({_told(rollouts, task)}) {counts or 'none was played'}"
     causes = Counter(cause for t in kinds[worst] for cause in _causes(t, worst) if cause)
     verdicts = [reward for t in rollouts for reward in t.rewards if reward.source.partition(".")[0] == "judge"]
     if verdicts and all(verdict.value is None for verdict in verdicts):
         # Other rewards may have made units that do not differ: that is not why.
         often = _often(Counter(verdict.reason for verdict in verdicts if verdict.reason))
         told = f"all {len(verdicts)} verdicts of the judge are unscored{often}; {_ADVICE[UNSCORED]}"
-        return f"no group teaches anything: of {len(rollouts)} rollouts {counts}; {told}"
-    often = _often(causes)
-    return f"no group teaches anything: of {len(rollouts)} rollouts {counts or 'none was played'}{often}; {_ADVICE[worst]}"
+        return f"{of}; {told}"
+    if worst == LEVEL and not any(map(in_form, rollouts)):  # a method that asks again ends well without one reply in form
+        return f"{of}; {_ADVICE[MALFORMED]}"
+    return f"{of}{_often(causes)}; {_ADVICE[worst]}"
+
+
+def _told(rollouts: Sequence[Trajectory], task: Task) -> str:
+    """Counted as demonstrations are."""
+    valid = [in_form(t) for t in rollouts]
+    right = [right_by(t, task) for t in rollouts]
+    return f"{sum(valid)} valid, {sum(right)} right, {sum(map(all, zip(valid, right, strict=True)))} both"
 
 
 def _often(causes: Counter[str]) -> str:
@@ -274,22 +283,23 @@ def _causes(t: Trajectory, kind: str) -> list[str]:
     return [t.fault] if kind == FAILED else [reward.reason for reward in t.rewards if reward.value is None] if kind == UNSCORED else []
 
 
-FAILED, UNSCORED = "failed", "are unscored"
+FAILED, UNSCORED, MALFORMED = "failed", "are unscored", "broke their form"
+LEVEL = "earned what the others of their question did"
 _ADVICE = {
     FAILED: "look at the episodes' faults",
-    "broke their form": "train longer in SFT or raise max_tokens",
+    MALFORMED: "train longer in SFT or raise max_tokens",
     "ran out of room": "raise model.max_context or let less into the context",
     UNSCORED: "see why the judge gives no score",
-    "earned what the others of their question did": "the questions are solved or out of reach: take others, or raise questions or refill",
+    LEVEL: "the questions are solved or out of reach: take others, or raise questions or refill",
 }
-_BY_STATUS: dict[Status, str] = {"error": FAILED, "format": "broke their form", "length": "ran out of room"}
+_BY_STATUS: dict[Status, str] = {"error": FAILED, "format": MALFORMED, "length": "ran out of room"}
 
 
 def _lost(t: Trajectory, scored: Set[str]) -> str:
     """The one kind of `_ADVICE` that a rollout is. `scored`: ids of actions that are in a unit."""
     if t.status in _BY_STATUS:
         return _BY_STATUS[t.status]
-    return "earned what the others of their question did" if any(action.id in scored for action in t.actions) else UNSCORED
+    return LEVEL if any(action.id in scored for action in t.actions) else UNSCORED
 
 
 def shuffled(groups: Sequence[Credited], rng: random.Random) -> list[Unit]:

@@ -176,14 +176,15 @@ def parse_manifest(data: bytes, origin: str) -> dict[str, Any]:
     return manifest
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
+def write_text(path: Path, text: str, durable: bool = True) -> None:
+    """Writes a file whole or not at all. One that is not `durable`, since it can be made again, may be gone after the machine fails."""
     temporary = path.with_name(f".{path.name}.tmp")
     with writing_to(path):
         with temporary.open("w") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
 
 

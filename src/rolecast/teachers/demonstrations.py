@@ -113,7 +113,10 @@ def _rows(raw: Mapping[str, Any], renderer: Renderer, fingerprint: str) -> Itera
         )
     for thread in episode.threads:
         if len(thread.ids) != len(thread.trained) or not any(thread.trained):
-            raise RowError(f"the thread of {thread.role} has {len(thread.ids)} tokens and {len(thread.trained)} marks; play it anew")
+            raise RowError(
+                f"the thread of {thread.role} has {len(thread.ids)} tokens and {len(thread.trained)} marks, {sum(map(bool, thread.trained))} of them "
+                "set; play it anew"
+            )
         yield Example(tuple(thread.ids), tuple(map(bool, thread.trained)), tag=thread.role)
 
 

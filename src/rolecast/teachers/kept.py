@@ -14,9 +14,14 @@ from rolecast.types import Example, Question, Trajectory
 TURNS = "turns"  # the key of a prepared question's `given`
 
 
+def in_form(t: Trajectory) -> bool:
+    """Whether it is a whole episode in which every reply could be read."""
+    return t.status == "ok" and all(action.valid for action in t.actions)
+
+
 def kept_turns(t: Trajectory) -> dict[str, Any] | None:
     """What `Method.prepare` keeps for SFT: the threads of a whole episode in which every reply could be read; None of any other."""
-    if t.status != "ok" or not all(action.valid for action in t.actions):
+    if not in_form(t):
         return None
     rows = [(thread.role, example_of(thread)) for thread in t.threads if not thread.probe]
     return {TURNS: [{"role": role, "ids": list(row.ids), "trained": [int(flag) for flag in row.trained]} for role, row in rows]}

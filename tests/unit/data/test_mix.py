@@ -110,6 +110,40 @@ def test_faults(tmp_path: Path) -> None:
     assert Source.read("a/b=2") == Source(Path("a/b"), 2.0)
 
 
+def test_a_source_may_be_a_file_and_may_have_an_equals_sign_in_its_name(tmp_path: Path) -> None:
+    a = numbered(tmp_path, "a=2", 3)
+    assert Source.read(str(a)) == Source(a)
+    assert Source.read("nowhere") == Source(Path("nowhere"))
+    mix([Source(a / "questions.jsonl")], tmp_path / "out", None, 0)
+    assert taken(tmp_path / "out") == {"a=2": 3}
+
+
+def test_a_weight_is_finite() -> None:
+    for weight in ("inf", "nan", "-1"):
+        with pytest.raises(InputError, match="a weight is above 0; leave the folder out instead"):
+            Source.read(f"x={weight}")
+
+
+def test_what_is_mixed_and_what_is_held_out_must_be_there(tmp_path: Path) -> None:
+    a, nothing = numbered(tmp_path, "a", 4), tmp_path / "nothing"
+    nothing.mkdir()
+    (nothing / "corpus.jsonl").write_text("")
+    with pytest.raises(InputError, match="nothing: no file of questions; name a folder"):
+        mix([Source(nothing)], tmp_path / "out", None, 0)
+    with pytest.raises(InputError, match="nothing: no file of questions to hold out; check the path"):
+        mix([Source(a)], tmp_path / "out", None, 0, [nothing])
+
+
+def test_every_file_of_a_folder_is_held_out_and_of_a_file_that_one(tmp_path: Path) -> None:
+    a, held = numbered(tmp_path, "a", 4), numbered(tmp_path, "held", 1)
+    for file, at in (("dev", 0), ("test", 1)):
+        (held / f"{file}.jsonl").write_text(json.dumps({"id": file, "question": f"a {at}?", "answers": ["x"]}) + "\n")
+    for against, left in ((held, {"a2", "a3"}), (held / "dev.jsonl", {"a1", "a2", "a3"})):
+        out = tmp_path / f"without-{against.name}"
+        mix([Source(a)], out, None, 0, [against])
+        assert {question.id for question in read_questions(out / "questions.jsonl")} == left
+
+
 def run(*words: str | Path) -> str:
     done = CliRunner().invoke(app, ["data", *map(str, words)])
     assert done.exit_code == 0, done.exception
@@ -136,6 +170,18 @@ def test_the_commands_print_tables_and_the_manifest_has_the_card(tmp_path: Path)
     assert json.loads(run("card", out, "--json"))["card"] == said["card"]
     assert "{" not in run("show", out, "-n", "2")
     assert run("show", out, "-n", "2").count("answers") == 2
+
+
+@pytest.mark.parametrize("words", [("mix", "a"), ("merge", "a"), ("convert", "a/questions.jsonl"), ("world",)])
+def test_a_folder_that_is_there_is_never_written_into(tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder(tmp_path / "a", [{"id": "1", "question": "Who?"}], {"p": "text"})
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("mine")
+    done = CliRunner().invoke(app, ["data", *words, "--out", "out"])
+    assert isinstance(done.exception, InputError)
+    assert "out exists; name a new folder" in str(done.exception)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
 
 
 def test_a_mixture_that_fails_leaves_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rolecast.errors import InputError
 from rolecast.evaluation.metrics import summarize
 from rolecast.evaluation.table import results_table
-from rolecast.evaluation.tasks import QA, find, means, together
+from rolecast.evaluation.tasks import QA, find, means, right_by, together
 from rolecast.types import Gold, Question, Reward, RubricItem, Trajectory
 
 
@@ -27,6 +27,13 @@ def test_answers_are_compared_with_gold_ones_and_none_is_zero() -> None:
         "cem": pytest.approx(1 / 3),
     }
     assert find("qa") is QA
+
+
+def test_right_is_what_equals_a_gold_answer_or_has_all_of_another_score() -> None:
+    said = [episode("the who"), episode("The Who band"), episode(None)]
+    assert [right_by(t, QA) for t in said] == [True, False, False]
+    rubric = find("reward:rubric")
+    assert [right_by(episode("x", score), rubric) for score in (1.0, 0.9, None)] == [True, False, False]
 
 
 def test_a_methods_own_reward_is_a_task_and_unscored_is_never_zero() -> None:

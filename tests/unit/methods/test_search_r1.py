@@ -252,6 +252,23 @@ def test_outcome_is_exact_match(renderer: Renderer, lines: list[str], expected: 
     ("lines", "expected"),
     [
         ([SEARCH, ANSWER], 1.0),
+        ([INVALID, ANSWER], 1.0),
+        ([SEARCH, said("answer", "Kel")], 2 / 3),
+        ([SEARCH, said("answer", "of Kel Dax and Zen")], 4 / 7),
+        ([SEARCH, WRONG], 0.0),
+        ([SEARCH] * 5, 0.0),
+    ],
+)
+def test_outcome_may_be_f1(renderer: Renderer, lines: list[str], expected: float) -> None:
+    t, _, _ = episode(renderer, lines, search_r1(reward="f1"))
+    assert outcome(t) == pytest.approx(expected)
+    assert {reward.name: reward.value for reward in t.rewards}["team.em"] == float(expected == 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([SEARCH, ANSWER], 1.0),
         ([INVALID, ANSWER], 0.8),
         ([SEARCH, WRONG], 0.2),
         ([INVALID, WRONG], 0.1),

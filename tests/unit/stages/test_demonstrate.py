@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rolecast.cli.main import app
-from rolecast.errors import InputError, NamedStop, RolecastError
+from rolecast.errors import InputError, NamedStop
 from rolecast.methods.direct.method import Direct
 from rolecast.ports import Judge, Verdict
 from rolecast.rollout.render import Renderer
@@ -90,7 +90,7 @@ def test_what_is_right_and_valid_is_kept(tmp_path: Path, model: Path, data: Path
         "questions": 6, "of them asked": 6, "episodes": 14, "failed": 3, "valid": 8, "right": 3, "both, kept": 3,
     }  # fmt: skip
     assert found["turns of answerer"] == 3
-    assert "3 demonstrations teach the form of a reply at most" in told
+    assert "of 14 episodes 8 are valid, 3 right, 3 both: 3 demonstrations teach the form of a reply at most" in told
     assert counts(again)["both, kept"] == 3
     assert teacher.asked[3] == teacher.asked[1] // 3 == 1, "only what failed is asked again"
     assert teacher.asked[4] == 6
@@ -116,7 +116,7 @@ def test_a_budget_ends_it_and_a_larger_one_goes_on(tmp_path: Path, model: Path, 
     with answering() as (url, endpoint):
         teacher = teaching(endpoint)
         serial = ("--samples", 3, "--set", "engine.in_flight=1")
-        with pytest.raises(RolecastError, match=r"none of 1 episodes is kept: 1 are valid, 0 right, none is both; the budget of 5 tokens"):
+        with pytest.raises(NamedStop, match=r"none of 1 episodes is kept: 1 are valid, 0 right, none is both; the budget of 5 tokens"):
             command(words(url, model, data, tmp_path / "out", *serial, "--budget", 5))
         assert teacher.asked == {0: 1}
         told = command(words(url, model, data, tmp_path / "out", *serial, "--budget", 10**6))
@@ -148,6 +148,34 @@ def test_the_judges_budget_ends_it_too(tmp_path: Path, model: Path, data: Path, 
     assert counts(told)["both, kept"] == 3
 
 
+def test_where_the_budget_ends_it_with_some_kept_they_are_written_and_it_says_so(tmp_path: Path, model: Path, data: Path) -> None:
+    rows = (data / "questions.jsonl").read_text().splitlines()
+    (data / "questions.jsonl").write_text("\n".join([rows[3], rows[2]]) + "\n")
+    with answering() as (url, endpoint):
+        teacher = teaching(endpoint)
+        told = command(words(url, model, data, tmp_path / "out", "--set", "engine.in_flight=1", "--budget", 5))
+    assert teacher.asked == {3: 1}, "nobody is asked once it is spent"
+    assert "the budget of 5 tokens is spent; raise it to go on" in told
+    assert counts(told)["both, kept"] == 1
+
+
+def test_another_folder_or_one_without_questions_is_refused_before_anybody_is_asked(tmp_path: Path, model: Path, data: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("x")
+    with answering() as (url, endpoint):
+        teacher = teaching(endpoint)
+        with pytest.raises(InputError, match=r"mine holds notes\.txt and is no evaluation; name another folder by --out"):
+            command(words(url, model, data, tmp_path / "mine"))
+        with pytest.raises(InputError, match="holds no questions"):
+            command(words(url, model, tmp_path / "mine", tmp_path / "out"))
+        (data / "dev.jsonl").write_text("{}")
+        with pytest.raises(InputError, match=r"holds dev\.jsonl, questions\.jsonl; name one of these files"):
+            command(words(url, model, data, tmp_path / "out"))
+        with pytest.raises(InputError, match="gone: no such file or folder"):
+            command(words(url, model, tmp_path / "gone", tmp_path / "out"))
+    assert not teacher.asked
+
+
 def test_what_is_refused(tmp_path: Path, model: Path, data: Path) -> None:
     with answering() as (url, endpoint):
         teaching(endpoint)
@@ -160,5 +188,5 @@ def test_what_is_refused(tmp_path: Path, model: Path, data: Path) -> None:
             command(words(url, model, data, tmp_path / "other"))
         endpoint.replies = ["nothing in form"]
         (data / "questions.jsonl").write_text(json.dumps({"id": "q", "question": "Who is 3?", "answers": ["Kel 3"]}) + "\n")
-        with pytest.raises(RolecastError, match=r"none of 2 episodes is kept: 0 are valid, 0 right, none is both; take a stronger teacher"):
+        with pytest.raises(NamedStop, match=r"none of 2 episodes is kept: 0 are valid, 0 right, none is both; take a stronger teacher"):
             command(words(url, model, data, tmp_path / "third", "--samples", 2))

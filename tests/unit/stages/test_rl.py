@@ -446,6 +446,19 @@ def test_how_many_idle_steps_end_a_stage_is_configured(
         run.trainer.train(Stopping(ALONE))
 
 
+@pytest.mark.parametrize(("kinds", "fails"), [("nn", True), ("n", True), ("ss", False), ("tn", False), ("nt", False)])
+def test_a_stage_shorter_than_that_ends_so_if_none_of_its_steps_taught_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: str, fails: bool
+) -> None:
+    run = Idling(tmp_path, monkeypatch, kinds)
+    if fails:
+        with pytest.raises(NothingLearnedError, match=f"step {len(kinds) - 1} "):
+            run.trainer.train(Stopping(ALONE))
+    else:
+        run.trainer.train(Stopping(ALONE))
+        assert run.trainer.ended == "steps"
+
+
 def test_idle_steps_before_a_checkpoint_count_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Idling(tmp_path, monkeypatch, "nsnttt")
     run.trainer.progress = TrainerState(idle=2)

@@ -209,12 +209,12 @@ ROOM = "raise model.max_context or let less into the context"
 JUDGE = "see why the judge gives no score"
 LEVEL = "the questions are solved or out of reach: take others, or raise questions or refill"
 ADVICE: dict[str, tuple[Earned, str, str]] = {
-    "all failed": (lambda e: rollout(e, status="error"), "of 24 rollouts 24 failed", FAULTS),
-    "all malformed": (lambda e: rollout(e, -1.0, "format"), "of 24 rollouts 24 broke their form", FORM),
-    "all cut off": (lambda e: rollout(e, status="length"), "of 24 rollouts 24 ran out of room", ROOM),
-    "all malformed and not scored": (lambda e: rollout(e, status="format"), "of 24 rollouts 24 broke their form", FORM),
-    "all unscored": (lambda e: rollout(e, unscored=True), "of 24 rollouts 24 are unscored", JUDGE),
-    "all equal": (lambda e: rollout(e, 0.5), "of 24 rollouts 24 earned what the others of their question did", LEVEL),
+    "all failed": (lambda e: rollout(e, status="error"), "24 failed", FAULTS),
+    "all malformed": (lambda e: rollout(e, -1.0, "format"), "24 broke their form", FORM),
+    "all cut off": (lambda e: rollout(e, status="length"), "24 ran out of room", ROOM),
+    "all malformed and not scored": (lambda e: rollout(e, status="format"), "24 broke their form", FORM),
+    "all unscored": (lambda e: rollout(e, unscored=True), "24 are unscored", JUDGE),
+    "all equal": (lambda e: rollout(e, 0.5), "24 earned what the others of their question did", LEVEL),
 }
 
 
@@ -227,7 +227,7 @@ def test_where_nothing_can_be_learned_the_largest_share_says_what_to_do(case: st
         made.sample(7)
     said = str(caught.value)
     assert isinstance(caught.value, EmptyUpdateError)
-    assert said.startswith("step 7, after 3 rounds: no group teaches anything: of 24 rollouts ")
+    assert said.startswith("step 7, after 3 rounds: no group teaches anything: of 24 rollouts (")
     assert share in said
     assert [hint for hint in (FAULTS, FORM, ROOM, JUDGE, LEVEL) if hint in said] == [advice]
     assert (caught.value.solved, made.cost.sampled) == (False, 24)
@@ -257,12 +257,34 @@ def test_the_cause_that_is_named_most_often_is_said(played: Callable[[Trajectory
         made.sample(0)
 
 
+def test_valid_right_and_both_are_counted() -> None:
+    kinds = [{"answer": "The The"}, {"answer": "The The", "status": "format"}, {"answer": "no"}, {"status": "length"}]
+    made = sampler(lambda e: rollout(e, 0.5, **kinds[e.member]), config_of("group", group=4))
+    with pytest.raises(NothingLearnedError, match=r"of 48 rollouts \(24 valid, 24 right, 12 both\) 12 broke"):
+        made.sample(0)
+
+
+@pytest.mark.parametrize(("valid", "advice"), [(0, FORM), (1, LEVEL)])
+def test_where_no_rollout_is_in_form_that_is_what_to_mend_though_none_ended_by_it(valid: int, advice: str) -> None:
+    """Where a method asks again, a rollout without one valid reply ends as others do."""
+    numbers = count()
+
+    def played(e: Episode) -> Trajectory:
+        t = rollout(e, 0.0)
+        [thread] = t.threads
+        return replace(t, threads=[replace(thread, turns=[replace(thread.actions[0], valid=next(numbers) < valid)])])
+
+    with pytest.raises(NothingLearnedError, match=rf"\({valid} valid, 0 right, 0 both\) 24 earned what the others") as caught:
+        sampler(played, config_of("group")).sample(0)
+    assert str(caught.value).endswith(advice)
+
+
 def test_shares_are_those_of_all_rollouts_and_the_largest_decides() -> None:
     kinds = [{"status": "error"}, {"status": "format", "reward": 0.5}, {"status": "length"}, {"unscored": True}, *[{"reward": 0.5}] * 4]
     made = sampler(lambda e: rollout(e, **kinds[e.member]), config_of("group", group=8))
     with pytest.raises(NothingLearnedError) as caught:
         made.sample(0)
-    assert "of 96 rollouts 12 failed, 12 broke their form, 12 ran out of room, 12 are unscored, 48 earned" in str(caught.value)
+    assert " 12 failed, 12 broke their form, 12 ran out of room, 12 are unscored, 48 earned" in str(caught.value)
     assert str(caught.value).endswith(LEVEL)
 
 
@@ -272,7 +294,7 @@ def test_shares_are_those_of_all_rollouts_and_the_largest_decides() -> None:
 ])  # fmt: skip
 def test_of_equal_shares_the_first_decides_whatever_it_says(first: dict[str, Any], second: dict[str, Any], advice: str) -> None:
     made = sampler(lambda e: rollout(e, **(second, first)[e.member]), config_of("group"))
-    with pytest.raises(NothingLearnedError, match=r"of 24 rollouts 12 .*, 12 ") as caught:
+    with pytest.raises(NothingLearnedError, match=r"of 24 rollouts \(.*\) 12 .*, 12 ") as caught:
         made.sample(0)
     assert str(caught.value).endswith(advice)
 
@@ -287,7 +309,9 @@ def test_a_rollout_that_credit_leaves_out_is_unscored_though_some_of_its_rewards
     made = sampler(played, config_of("group"))
     decor = make_method(made.config.method)
     made.rollouts.method.credit = decor.credit  # type: ignore[method-assign]
-    with pytest.raises(NothingLearnedError, match=r"of 24 rollouts 24 are unscored; see why the judge gives no score"):
+    with pytest.raises(
+        NothingLearnedError, match=r"of 24 rollouts \(24 valid, 0 right, 0 both\) 24 are unscored; see why the judge gives no score"
+    ):
         made.sample(0)
 
 
@@ -302,7 +326,7 @@ def test_a_step_without_any_verdict_says_so_though_other_rewards_are_equal(score
 
     with pytest.raises(NothingLearnedError) as caught:
         sampler(played, config_of("group")).sample(0)
-    mute = r"of 24 rollouts 24 earned what the others of their question did; all 48 verdicts of the judge are unscored (most often: status 503); "
+    mute = r" 24 earned what the others of their question did; all 48 verdicts of the judge are unscored (most often: status 503); "
     assert (mute in str(caught.value)) == (score is None)
     assert str(caught.value).endswith(JUDGE if score is None else LEVEL)
 

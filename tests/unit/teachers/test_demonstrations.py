@@ -61,6 +61,7 @@ def test_an_episode_is_learned_as_it_was_played(tmp_path: Path, renderer: Render
         ({"role": "planner", "messages": SAID, "weight": 2}, "unknown key 'weight'"),
         ({"renderer": "other", "threads": [{"role": "planner", "ids": [1], "trained": [1]}]}, "another tokenizer or chat template"),
         ({"renderer": "", "threads": [{"role": "planner", "ids": [1, 2], "trained": [1]}]}, "has 2 tokens and 1 marks"),
+        ({"renderer": "", "threads": [{"role": "planner", "ids": [1, 2], "trained": [0, 0]}]}, "has 2 tokens and 2 marks, 0 of them set"),
     ],
 )
 def test_faults(tmp_path: Path, renderer: Renderer, row: dict[str, Any], reason: str) -> None:
@@ -70,6 +71,12 @@ def test_faults(tmp_path: Path, renderer: Renderer, row: dict[str, Any], reason:
         read_demonstrations(file, renderer, ROLES, 512)
     assert f"{file}, line 2: " in str(caught.value)
     assert reason in str(caught.value)
+
+
+def test_a_place_without_demonstrations_is_named(tmp_path: Path, renderer: Renderer) -> None:
+    for place in (tmp_path, tmp_path / "gone"):
+        with pytest.raises(InputError, match="no demonstrations; name a file of conversations, or a folder"):
+            read_demonstrations(str(place), renderer, ROLES, 512)
 
 
 def test_rows_that_do_not_fit_are_left_out_and_counted(tmp_path: Path, renderer: Renderer, caplog: pytest.LogCaptureFixture) -> None:

@@ -128,7 +128,7 @@ def _ambigqa(raw: Mapping[str, Any]) -> Item:
     answers = _flat([_Annotation.model_validate(annotation).answers() for annotation in annotations])
     if not answers:
         raise RowError("'annotations' has no answer; the test files have none, convert train or dev")
-    readings = any(isinstance(a, Mapping) and "multipleQAs" in _flat(a.get("type")) for a in annotations)
+    readings = any("multipleQAs" in _flat(a.get("type")) for a in annotations)
     return Item(key_of(row.id), Question("", row.question, Gold(tuple(answers)), "ambiguous" if readings else "single"))
 
 

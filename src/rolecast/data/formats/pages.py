@@ -76,7 +76,7 @@ def _natural_questions(raw: Mapping[str, Any]) -> Item:
             chosen.append(annotation.long_answer)
     if not answers:
         return Item(key_of(row.id), left_out="rows without a short answer")
-    candidates = [span for span in row.long_answer_candidates if span.top_level or (span.start_token, span.end_token) in _ends(chosen)]
+    candidates = [span for span in row.long_answer_candidates if span.top_level]
     texts = {(span.start_token, span.end_token): _said(tokens, span) for span in [*candidates, *chosen]}
     passages = {ends: passage_of(title, said) for ends, said in texts.items() if said}
     gold = tuple(dict.fromkeys(passages[ends].id for ends in _ends(chosen) if ends in passages))

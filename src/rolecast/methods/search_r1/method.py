@@ -27,7 +27,7 @@ OPEN, CLOSE = "<information>", "</information>"
 class SearchR1Config(PassagesConfig):
     name: Literal["search_r1"] = "search_r1"  # which method
     algorithm: Literal["grpo", "ppo"] = "grpo"  # group baseline, or value head with GAE
-    reward: Literal["outcome", "format"] = "outcome"  # exact match, or graded by format
+    reward: Literal["outcome", "f1", "format"] = "outcome"  # exact match, token F1, or exact match graded by format
     retrieval_bonus: float = Field(0.0, ge=0)  # format reward: for a gold answer among the passages, where wrong and valid
     whiten: bool = True  # PPO advantages over a batch's action tokens
     lr: float = Field(1e-6, gt=0)  # of RL
@@ -62,12 +62,14 @@ class SearchR1(PassageTranscript):
         return parse(text)
 
     async def score(self, trajectory: Trajectory, judge: Judge, embed: Embed) -> list[Reward]:
-        """`outcome` is EM; the format variant also counts whether every move was well formed."""
+        """`outcome` is EM, or F1; the format variant also counts whether every move was well formed."""
         t, golds = trajectory, trajectory.question.gold.answers
-        right = bool(exact_match(t.answer, golds))
+        right, f1 = bool(exact_match(t.answer, golds)), token_f1(t.answer, golds)
         valid = t.answer is not None and all(action.valid for action in t.actions)
         if self.config.reward == "outcome":
             value = float(right)
+        elif self.config.reward == "f1":
+            value = f1
         elif right:
             value = 1.0 if valid else 0.8
         else:
@@ -79,7 +81,7 @@ class SearchR1(PassageTranscript):
         return [
             Reward("outcome", t.id, value, "text"),
             Reward("team.em", t.id, float(right), "text"),
-            Reward("team.f1", t.id, token_f1(t.answer, golds), "text"),
+            Reward("team.f1", t.id, f1, "text"),
             *([] if enough is None else [Reward("sufficient", t.id, float(enough), "text")]),
         ]
 
