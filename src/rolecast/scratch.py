@@ -69,9 +69,9 @@ def own() -> Path:
 
 @contextmanager
 def scratch_in(parent: Path) -> Iterator[Path]:
-    """As `scratch`, for what is too large for a temporary directory, or is to be moved within a file system."""
+    """As `scratch`, for what is too large for a temporary directory, or is to be moved within a file system. Its name begins with a dot."""
     clear(parent)
-    held = _made(parent)
+    held = _made(parent, f".{PREFIX}")
     _WITHIN.append(held)
     try:
         yield held.path
@@ -83,7 +83,7 @@ def scratch_in(parent: Path) -> Iterator[Path]:
 
 def clear(parent: Path) -> None:
     """Removes what processes of this user left in `parent` that are no more."""
-    for path in parent.glob(f"{PREFIX}*"):
+    for path in (*parent.glob(f"{PREFIX}*"), *parent.glob(f".{PREFIX}*")):
         with suppress(OSError):
             lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
@@ -107,9 +107,9 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _made(parent: Path) -> _Held:
+def _made(parent: Path, prefix: str = PREFIX) -> _Held:
     while True:
-        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+        path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         with suppress(OSError):  # a file system without locks: nobody clears there
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -12,6 +12,7 @@ import pytest
 
 import rolecast
 from rolecast import scratch as module
+from rolecast.data.records import JsonlWriter
 from rolecast.processes import PARENT, child_of_this
 from rolecast.scratch import PLACE, PREFIX, clear, clear_own, kept, own, scratch, scratch_in
 
@@ -130,11 +131,12 @@ def test_a_folder_that_was_cleared_while_it_was_made_is_made_anew(temporary: Pat
 
 def test_a_folder_within_another_place_goes_too(temporary: Path) -> None:
     run = temporary / "run"
-    (run / f"{PREFIX}left").mkdir(parents=True)
+    (run / f".{PREFIX}left").mkdir(parents=True)
 
     def fails() -> None:
         with scratch_in(run) as folder:
             assert list(run.iterdir()) == [folder]
+            assert folder.name.startswith(".")
             assert own().parent == temporary
             raise ValueError("x")
 
@@ -145,6 +147,26 @@ def test_a_folder_within_another_place_goes_too(temporary: Path) -> None:
         clear_own()
         assert list(run.iterdir()) == []
     assert kept("thing").parent.parent == temporary
+
+
+def test_rows_that_were_being_written_go_with_their_process(temporary: Path) -> None:
+    code = """
+from pathlib import Path
+from rolecast.data.records import JsonlWriter
+with JsonlWriter(Path("%s/rows.jsonl")) as out:
+    out.write({"a": 1})
+    %s
+"""
+    data = temporary / "data"
+    for end, status in (("leave(4)", 4), ("os.kill(os.getpid(), signal.SIGKILL)", -9)):
+        process = started(code % (data, end))
+        folder_of(process)
+        assert process.wait(60) == status
+    [of_killed] = data.iterdir()
+    with JsonlWriter(data / "rows.jsonl") as out:
+        out.write({"a": 1})
+        assert not of_killed.exists()
+    assert [path.name for path in data.iterdir()] == ["rows.jsonl"]
 
 
 def test_a_fork_has_a_folder_of_its_own_and_leaves_the_others(temporary: Path) -> None:

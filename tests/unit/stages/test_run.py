@@ -40,9 +40,9 @@ def test_a_stage_finds_the_artifact_whose_replacement_was_killed(tmp_path: Path)
 
 def test_a_stage_clears_what_a_process_that_was_killed_had_for_a_while(tmp_path: Path) -> None:
     run = create(tmp_path / "run", RunConfig())
-    (run.path / f"{PREFIX}left").mkdir()
+    (run.path / f".{PREFIX}left").mkdir()
     with working(run, "rl"):
-        assert not list(run.path.glob(f"{PREFIX}*"))
+        assert not list(run.path.glob(f".{PREFIX}*"))
 
 
 def test_a_run_whose_config_is_broken_names_the_file(tmp_path: Path) -> None:
