@@ -85,7 +85,7 @@ def clear(parent: Path) -> None:
     """Removes what processes of this user left in `parent` that are no more."""
     for path in (*parent.glob(f"{PREFIX}*"), *parent.glob(f".{PREFIX}*")):
         with suppress(OSError):
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 if os.fstat(lock).st_uid == os.getuid():
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
