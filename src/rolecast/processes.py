@@ -11,6 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
+from rolecast.scratch import PLACE, own
 from rolecast.threads import prepare_threads
 
 ERROR = "rolecast: "  # begins the one line that a process ends with
@@ -27,6 +28,11 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if not _lives(int(os.environ[PARENT])):  # it was gone before the kernel was told
             sys.exit(1)
+
+
+def child_of_this() -> dict[str, str]:
+    """The variables of a process that is to end with this one, and whose temporary folders go with this one's."""
+    return {PARENT: str(os.getpid()), PLACE: str(own())}
 
 
 def _lives(pid: int) -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
+
+from rolecast.scratch import leave
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 TWICE = 1.0  # seconds in which one SIGTERM may arrive on two ways
@@ -87,6 +90,16 @@ def _leave_the_terminal() -> None:
     os.close(nowhere)
 
 
+def kill_at_once(processes: Iterable[subprocess.Popen[Any]]) -> None:
+    """Returns when they are dead. In a signal's handler: whoever else waits for them still hears how they ended."""
+    running = [process for process in processes if process.returncode is None]
+    for process in running:
+        process.kill()
+    for process in running:
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+
+
 def end_at_once(number: int) -> NoReturn:
     os.write(2, b"rolecast: ended at once; what was not saved yet is lost\n")
-    os._exit(128 + number)
+    leave(128 + number)

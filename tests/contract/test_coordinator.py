@@ -103,6 +103,15 @@ def played(lease: Lease) -> list[Trajectory]:
     return done
 
 
+def test_what_is_not_there_is_named_with_what_is() -> None:
+    with over_http(Coordinator("run", 1, HELLO, rules=RULES)) as made:
+        for side, path in ((made.worker, "/v1/lend"), (made.learner, "/v1/control/lend")):
+            with pytest.raises(
+                RolecastError, match=rf"refused {path} with 404: there is no GET {path}; this service has .*POST /v1/lease, "
+            ):
+                side._http.get(path, wire.Load)
+
+
 def test_a_group_goes_to_a_worker_and_comes_back_as_it_was(sides: Sides) -> None:
     sides.learner.publish(VERSION)
     sides.learner.add([group("a")])

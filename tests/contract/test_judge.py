@@ -128,7 +128,9 @@ def test_a_judge_that_is_not_there_leaves_unscored() -> None:
 
 
 def test_another_service_at_the_address_is_an_error(url: str) -> None:
-    with pytest.raises(RolecastError, match="refused POST /v1/judge: 404"):
+    with pytest.raises(
+        RolecastError, match="refused POST /v1/judge: 404 there is no POST /elsewhere/v1/judge; this service has GET /v1/judge, POST"
+    ):
         asyncio.run(HttpJudge(f"{url}/elsewhere").judge("answer", {}))
 
 

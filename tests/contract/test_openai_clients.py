@@ -172,8 +172,13 @@ def test_errors_are_the_clients_own(url: str) -> None:
     with pytest.raises(openai.NotFoundError) as missing:
         ask(url, model="gpt-9")
     assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.NotFoundError, match="no model 'org/other'; this server has 'team'"):
         client(url).models.retrieve("org/other")
+    with pytest.raises(openai.NotFoundError, match="no POST /v1/completions; this service has POST /v1/chat/completions, "):
+        client(url).completions.create(model="team", prompt="x")
+    for address in (url, f"{url}/v1/v1"):
+        with pytest.raises(openai.NotFoundError, match=r"; this service has POST /v1/chat/completions('|$)"):
+            openai.OpenAI(base_url=address, api_key="none").chat.completions.create(model="team", messages=USER)  # type: ignore[call-overload]
     with pytest.raises(openai.BadRequestError):
         ask(url, messages=[])
     reply = httpx.post(f"{url}/v1/chat/completions", content=b"{", headers={"content-type": "application/json"})
@@ -227,6 +232,8 @@ def test_langchain_hears_what_is_refused(url: str) -> None:
         chat(url).bind_tools([{"name": "look", "description": "d", "parameters": {"type": "object", "properties": {}}}]).invoke(QUESTION)
     with pytest.raises(openai.BadRequestError, match="--rewriter"):
         chat(url).invoke([HumanMessage(QUESTION), AIMessage("Vrek Stom"), HumanMessage("And his?")])
+    with pytest.raises(openai.NotFoundError, match="this server has 'team'"):
+        ChatOpenAI(model="gpt-9", base_url=f"{url}/v1", api_key="none", max_retries=0).invoke(QUESTION)  # type: ignore[arg-type]
     calls = [{"name": "look", "args": {}, "id": "c1"}]
     reply = chat(url).invoke([HumanMessage(QUESTION), AIMessage("", tool_calls=calls), ToolMessage("x", tool_call_id="c1")])
     assert reply.content in ANSWERS

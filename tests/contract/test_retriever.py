@@ -15,12 +15,14 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from rolecast.errors import InputError
+from rolecast.judge.client import HttpJudge
 from rolecast.ports import IndexInfo, Retriever
 from rolecast.retriever import encoder
 from rolecast.retriever.app import make_retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever, build_index
 from rolecast.retriever.settings import RetrieverSettings
+from rolecast.service.client import WrongPart
 from rolecast.service.state import Service
 from rolecast.store.artifact import MANIFEST, digest_of
 from rolecast.types import Passage
@@ -164,6 +166,13 @@ def test_another_corpus_is_another_index(tmp_path: Path) -> None:
         build_index(passages, tmp_path / name, "bm25")
         infos.append(str(asyncio.run(LocalRetriever.open(tmp_path / name).info())))
     assert infos[0] == infos[1] != infos[2]
+
+
+def test_a_client_of_another_part_reads_what_there_is(tmp_path: Path) -> None:
+    build_index(PASSAGES, tmp_path / "index", "bm25")
+    refused = pytest.raises(WrongPart, match=r"404 there is no POST /v1/judge; this service has .*, POST /retrieve, ")
+    with serving(*make_retriever(RetrieverSettings(index=str(tmp_path / "index")))) as url, refused:
+        asyncio.run(HttpJudge(url).judge("answer", {}))
 
 
 @pytest.mark.parametrize("answer", [(404, {"detail": "Not Found"}), (405, {}), (200, {"something": "else"}), (200, ["x"])])

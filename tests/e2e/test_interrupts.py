@@ -26,9 +26,16 @@ ROLECAST = [sys.executable, "-m", "rolecast.cli.main"]
 def begin(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """The command in a session of its own, as a terminal starts it."""
     (folder / "config.yaml").write_text(SHORT)
+    (folder / "tmp").mkdir(exist_ok=True)
     return subprocess.Popen(
-        [*ROLECAST, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+        [*ROLECAST, *arguments], cwd=folder, env={**os.environ, "TMPDIR": str(folder / "tmp")}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def left(folder: Path) -> list[str]:
+    """Of what the commands make for a while: what is still there."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("rolecast-tmp-*"))
 
 
 def wait_for(process: subprocess.Popen[str], ready: Callable[[], bool]) -> None:
@@ -77,6 +84,7 @@ def test_a_training_command_saves_says_so_once_and_is_gone_on_with(tmp_path: Pat
     code, said, again = ended(process)
     told = number if to != "its last descendant" or command == "sft" else code - 128  # who is in between passes SIGTERM on
     assert code == 128 + told
+    assert left(tmp_path) == []
     [line] = said
     found = re.match(r"rolecast: told to end: sft is saved at step (\d+) of 60; go on with `", line)
     assert found, line
@@ -93,6 +101,7 @@ def test_between_stages_a_command_ends_in_one_line(tmp_path: Path, number: signa
     wait_for(process, lambda: (tmp_path / "run").exists())
     process.send_signal(number)
     code, said, again = ended(process)
+    assert left(tmp_path) == []
     assert (code, len(said), again) == (128 + number, 1, [*ROLECAST, *COMMANDS["pipeline"]])
 
 
@@ -105,10 +114,26 @@ def test_a_second_ctrl_c_ends_at_once_with_all_that_was_started(tmp_path: Path) 
     os.killpg(process.pid, signal.SIGINT)
     code, said, _ = ended(process)
     assert (code, said) == (130, ["rolecast: ended at once; what was not saved yet is lost"])
+    assert left(tmp_path) == []
     deadline = time.monotonic() + 20
     while any(Path(f"/proc/{pid}").exists() for pid in started):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_what_a_killed_command_left_the_next_one_clears(tmp_path: Path) -> None:
+    process = begin(tmp_path, *COMMANDS["pipeline of ranks"])
+    wait_for(process, lambda: rows(tmp_path / "run", "sft") >= 2)
+    process.kill()
+    process.communicate(timeout=60)
+    of_killed = left(tmp_path)
+    assert of_killed
+    again = begin(tmp_path, *COMMANDS["pipeline of ranks"])
+    wait_for(again, lambda: bool(set(left(tmp_path)) - set(of_killed)))
+    assert not set(left(tmp_path)) & set(of_killed)
+    os.killpg(again.pid, signal.SIGINT)
+    ended(again)
+    assert left(tmp_path) == []
 
 
 def test_the_demos_command_that_goes_on_does_not_delete_what_was_done(tmp_path: Path) -> None:

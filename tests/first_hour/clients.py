@@ -67,6 +67,23 @@ def refusals(place: Place) -> None:
         assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 200
 
 
+def absences(place: Place) -> None:
+    with agent(place) as url:
+        for path, word in (
+            ("/v1/completions", "POST /v1/chat/completions"),
+            ("/v2/models/none", "this server has"),
+            ("/nowhere", "GET /traces"),
+        ):
+            reply = httpx.get(url + path, trust_env=False)
+            assert reply.status_code == 404, path
+            assert word in reply.text, reply.text
+        link = asked(url, messages=[{"role": "user", "content": QUESTION}]).json()["rolecast"]["trace_url"]
+    with agent(place) as url:
+        reply = httpx.get(url + link, headers={"accept": "text/html"}, trust_env=False)
+        assert reply.status_code == 403
+        assert "This link does not open" in reply.text
+
+
 def tokens(place: Place) -> None:
     file = place.folder / "tokens"
     file.write_text(f"{TOKEN}\n")
@@ -131,6 +148,7 @@ LINES: list[Line] = [
     ("openai's client: parts, developer, neutral values, stream with usage", openai_client),
     ("LangChain's ChatOpenAI", langchain),
     ("what cannot be honoured is a 400 that names it, in the route's shape", refusals),
+    ("what is not there is named with what is; a dead link says why", absences),
     ("bearer tokens from a file, changed without a restart", tokens),
     ("a question of 7 MB holds nobody up", long_beside_short),
     ("metrics on a port of their own", metrics_elsewhere),

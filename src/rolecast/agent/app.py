@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from rolecast.agent.chat import Team, add_chat_routes
+from rolecast.agent.chat import VERBS, Team, add_chat_routes
 from rolecast.agent.core import Agent, Asked
 from rolecast.agent.episodes import Broken, Episodes, Unavailable
 from rolecast.agent.live import add_live_route
@@ -82,9 +82,10 @@ def make_agent(settings: AgentSettings, open_team: Open = open_team) -> tuple[Fa
 
 def shape_of(path: str) -> Shape:
     """Whose clients speak to a route. What both protocols have, `/v1/models`, is OpenAI's."""
-    if path == "/v2" or path.startswith("/v2/") or path.endswith((":predict", ":explain")):
+    if path == "/v2" or path.startswith("/v2/") or path.endswith(VERBS):
         return kserve
-    return openai if path.startswith("/v1/") else ours
+    # The last one is what OpenAI's clients ask for where their base address lacks /v1.
+    return openai if path == "/v1" or path.startswith("/v1/") or path == "/chat/completions" else ours
 
 
 def _trace_store(place: str) -> Store:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from rolecast.agent.core import Asked
@@ -19,6 +19,7 @@ from rolecast.service.errors import BadRequest, Fault, NotFound, openai
 from rolecast.types import Trajectory
 from rolecast.wire.chat import ChatRequest
 
+VERBS = (":predict", ":explain")  # of KServe's v1, at the end of a model's path
 KEEP_ALIVE = 5.0  # seconds: proxies cut streams that stay silent for a minute or less
 Shorten = Callable[[str, int], Awaitable[str]]  # a text, and how many of its tokens are kept
 NO_ANSWER = {
@@ -59,6 +60,8 @@ def add_chat_routes(app: FastAPI, team: Team) -> None:
     @app.get("/v1/models/{model:path}")
     async def one_model(model: str) -> dict[str, Any]:
         """As OpenAI's clients read it, and KServe's."""
+        if model.endswith(VERBS):
+            raise HTTPException(405, f"there is no GET of {model[:200]!r}; this path takes POST")
         _check_model(model, team.name())
         return {**_model(model), "name": model, "ready": True}
 
@@ -71,7 +74,7 @@ def stream(events: AsyncIterator[str]) -> StreamingResponse:
 
 def _check_model(asked: str, name: str) -> None:
     if asked != name:
-        raise NotFound(f"no model {asked!r}; this server has {name!r}", "model", "model_not_found")
+        raise NotFound(f"no model {asked[:200]!r}; this server has {name!r}", "model", "model_not_found")
 
 
 def _model(name: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from rolecast.agent.episodes import Answer, Episodes
 from rolecast.service.errors import Fault, kserve
 from rolecast.service.replies import refusal
 
-STATUSES = {InvalidInput: 400, ModelNotFound: 404, InferenceError: 400, NotImplementedError: 501, ModelNotReady: 503}
+STATUSES = {InvalidInput: 400, InferenceError: 400, NotImplementedError: 501, ModelNotReady: 503}
 V1 = 'send {"instances": [question, …]}: each a text or {"question": text}'
 V2 = "send one BYTES tensor named 'question'"
 OUTPUTS = ("answer", "status")
@@ -82,6 +82,12 @@ def add_kserve_routes(app: FastAPI) -> ModelRepository:
     register_v2_endpoints(app, _Plane(repository), None)
     for kind, status in STATUSES.items():
         app.add_exception_handler(kind, _handler(status))
+
+    @app.exception_handler(ModelNotFound)
+    async def not_found(request: Request, error: Exception) -> JSONResponse:
+        name = request.path_params.get("model_name", "")
+        return refusal(Fault(404, f"no model {name[:200]!r}; this server has {', '.join(map(repr, repository.get_models()))}"), kserve)
+
     return repository
 
 

@@ -23,6 +23,7 @@ from starlette.types import Scope
 
 from rolecast.agent.traces import Trace, Traces
 from rolecast.errors import StoreError
+from rolecast.service.routes import said
 from rolecast.service.tokens import CALLER
 
 T = TypeVar("T")
@@ -33,6 +34,12 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",  # a signed link is a key
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
+}
+CLOSED = {
+    403: "This link does not open.",
+    404: "There is no such trace.",
+    410: "This trace is gone.",
+    503: "The trace cannot be read now.",
 }
 SERVED = {"stages": {"serve": "Served"}}
 
@@ -78,23 +85,38 @@ def add_pages(app: FastAPI, pages: Pages) -> None:
 
     @app.get(f"{LIST}/{{trace_id}}")
     async def page(trace_id: str, request: Request) -> HTMLResponse:
-        trace = await _readable(pages.traces, trace_id, request.query_params)
+        try:
+            trace = await _readable(pages.traces, trace_id, request.query_params)
+        except HTTPException as error:
+            if "text/html" not in request.headers.get("accept", ""):
+                raise
+            return _closed(error, pages.name())
         return render_trace(trace, pages.name(), request.url.query)
 
 
 async def _readable(traces: Traces, trace_id: str, query: Mapping[str, str]) -> Trace:
-    caller = CALLER.get()
-    if "signature" in query:
-        if not traces.opens(trace_id, query):
-            raise HTTPException(403, "this link has expired, or is not whole; ask again for a new one")
-    elif not caller:
-        raise HTTPException(403, "this trace is opened with its link: `trace_url` of the reply, with expiry and signature")
-    kept = await _read(traces.find(trace_id))
-    if kept is None or ("signature" not in query and kept.owner != traces.links.owner(caller)):
+    caller, linked = CALLER.get(), "signature" in query
+    if linked and not traces.signed(trace_id, query):
         raise HTTPException(
-            404, f"no trace {trace_id!r} of yours: traces are kept for --trace-days, and without --traces only the last ones"
+            403, "this link is not whole, or its key is gone: without --traces links end with the server's process; ask again for a new one"
         )
+    if not linked and not caller:
+        raise HTTPException(403, "this trace is opened with its link: `trace_url` of the reply, with expiry and signature")
+    if traces.over(trace_id):
+        raise _gone(traces, trace_id)
+    if linked and not traces.opens(trace_id, query):  # traces are kept for longer than when the link was made
+        raise HTTPException(410, "this link has expired; see your list of traces for a new one, or ask again")
+    kept = await _read(traces.find(trace_id))
+    if kept is None and linked:
+        raise _gone(traces, trace_id)
+    if kept is None or not (linked or kept.owner == traces.links.owner(caller)):
+        shown = said(trace_id)
+        raise HTTPException(404, f"no trace {shown!r} of yours: traces are kept for --trace-days, and without --traces only the last ones")
     return kept.trace
+
+
+def _gone(traces: Traces, trace_id: str) -> HTTPException:
+    return HTTPException(410, f"the trace {said(trace_id)} is gone: {traces.why_gone(trace_id)}; ask the question again for a new one")
 
 
 async def _read(reading: Awaitable[T]) -> T:
@@ -102,6 +124,14 @@ async def _read(reading: Awaitable[T]) -> T:
         return await reading
     except StoreError as error:
         raise HTTPException(503, str(error), {"Retry-After": "5"}) from None
+
+
+def _closed(error: HTTPException, team: str) -> HTMLResponse:
+    """For a browser: why there is no trace to see."""
+    page = _page("closed", {}, connects=False, team=team, title=CLOSED[error.status_code], why=error.detail)
+    page.status_code = error.status_code
+    page.headers.update(error.headers or {})
+    return page
 
 
 def render_trace(trace: Trace, team: str, query: str = "") -> HTMLResponse:
@@ -127,6 +157,8 @@ def _page(name: str, data: Mapping[str, Any], *, connects: bool, **more: Any) ->
 
 @cache
 def _script(name: str) -> str:
+    if name == "closed":
+        return ""
     own = {"trace": ("trace.js",), "ask": ("server.js", "ask.js"), "traces": ("server.js", "traces.js")}[name]
     return "".join(map(_asset, ("dom.js", "browser.js", *own)))
 

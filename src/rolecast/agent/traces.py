@@ -12,6 +12,7 @@ import logging
 import re
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ WRITE_SECONDS = 2.0  # that an answer waits for its trace to be in the store; a 
 READ_SECONDS = 10.0
 SWEEP_SECONDS = 3600.0
 MOST_WRITES = 256  # that may wait for a store that is away
+MOST_UNWRITTEN = 1024  # ids of traces that the store did not take: why their links do not open
 IN_LIST = ("id", "question", "answer", "status", "searches", "seconds", "answered")
 
 
@@ -57,6 +59,7 @@ class Traces:
         self._keep, self._seconds, self._store, self._clock = keep, days * 86400, store, clock
         self._recent: dict[str, Kept] = {}
         self._writes: set[asyncio.Task[None]] = set()
+        self._unwritten: deque[str] = deque(maxlen=MOST_UNWRITTEN)
         self._threads = ThreadPoolExecutor(8, "traces")
         self._lost = Counter("rolecast_agent_traces_lost", "Traces that could not be written to the store.", registry=registry)
         self.links = Links(secrets.token_bytes(KEY_BYTES))
@@ -99,6 +102,24 @@ class Traces:
         """Whether `query` is that of the trace's own link, which has not expired."""
         return self.links.opens(trace_id, query.get("expires", ""), query.get("signature", ""), self._clock())
 
+    def signed(self, trace_id: str, query: Mapping[str, str]) -> bool:
+        """As `opens`, also when it has expired."""
+        return self.links.signed(trace_id, query.get("expires", ""), query.get("signature", ""))
+
+    def over(self, trace_id: str) -> bool:
+        """Whether it is the id of an answer that is older than traces are kept."""
+        return born(trace_id) is not None and not self._alive(trace_id)
+
+    def why_gone(self, trace_id: str) -> str:
+        """Of a trace that was made and that `find` does not find."""
+        if self.over(trace_id):
+            return f"traces are kept for {self._seconds / 86400:g} days (--trace-days), and this one is older"
+        if self._store is None:
+            return f"without --traces only the last {self._keep} of this process are kept (--keep-traces)"
+        if trace_id in self._unwritten:
+            return "the store did not take it when the question was answered; the service's log says why"
+        return "it is not in the store: it could not be written when the question was answered, or somebody deleted it"
+
     async def find(self, trace_id: str) -> Kept | None:
         if not self._alive(trace_id):
             return None
@@ -124,7 +145,9 @@ class Traces:
             kept = self._days()
             days = await self._in_thread(lambda: {key.split("/")[1] for key in store.keys("traces")})
             for old in sorted(old for old in days if re.fullmatch(r"\d{8}", old) and old < min(kept)):
-                await self._in_thread(partial(store.delete, f"traces/{old}"))
+                # The lists first: if this is cut off, no list links to what is gone.
+                for place in (f"traces/{old}/of", f"traces/{old}"):
+                    await self._in_thread(partial(store.delete, place))
                 log.info("the traces of %s were deleted", old)
 
     async def _sweep_always(self, store: Store) -> None:
@@ -150,6 +173,7 @@ class Traces:
 
     def _lose(self, trace_id: str, why: str) -> None:
         self._lost.inc()
+        self._unwritten.append(trace_id)
         log.error("trace %s is not in the store: %s", trace_id, why)
 
     async def _read(self, read: Callable[[], T]) -> T:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +15,7 @@ from rolecast.agent.settings import AgentSettings
 from rolecast.cli.flags import takes_settings
 from rolecast.cli.places import KeyEnv, MethodName, ModelName, ModelPlace, Overrides, TokenizerPlace, path_option
 from rolecast.errors import InputError
+from rolecast.scratch import scratch
 
 if TYPE_CHECKING:
     from rolecast.agent.core import Agent, Asked
@@ -80,7 +80,7 @@ def ask(
         if model is None:
             agent = open_agent(run, stage)
         else:
-            folder = Path(kept.enter_context(TemporaryDirectory(prefix="rolecast-ask-")))
+            folder = kept.enter_context(scratch("ask"))
             agent = _untrained(Speaker(model, model_name, tokenizer, key_env), method, corpus, overrides or (), folder)
         episode = asyncio.run(_once(agent, Asked(question)))
     if episode.status == "length" and not episode.actions:

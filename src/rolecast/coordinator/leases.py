@@ -147,7 +147,9 @@ class Coordinator:
             )
         lease = self._held[ticket.id].lease if ticket.id in self._held else self._ended.get(ticket.id)
         if lease is None or not same(ticket.secret, lease.secret):
-            raise Refused(f"lease {ticket.id} is not one of attempt {self.attempt} of run {self.run} for its current version, or not yours")
+            raise Refused(
+                f"lease {ticket.id} is not one of attempt {self.attempt} of run {self.run} for its current version, or not yours; lease again"
+            )
         return lease
 
     def complete(self, ticket: Ticket, trajectories: Sequence[Trajectory]) -> bool:

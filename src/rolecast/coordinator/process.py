@@ -19,7 +19,7 @@ from rolecast.coordinator.tokens import release_key
 from rolecast.errors import InputError, RolecastError
 from rolecast.installed import MissingPackageError, extras, missing
 from rolecast.leasing import Handshake
-from rolecast.processes import PARENT
+from rolecast.processes import child_of_this
 from rolecast.store.announcements import ADDRESS, COORDINATORS, Board, Opening
 from rolecast.store.uri import open_store
 
@@ -64,7 +64,7 @@ def child_coordinator(served: Served, handshake: Handshake, rules: Rules) -> Ite
     process = subprocess.Popen(
         [sys.executable, "-m", "rolecast.coordinator.main"],
         stdin=subprocess.PIPE,
-        env={**os.environ, TOKEN: token, PARENT: str(os.getpid())},
+        env={**os.environ, TOKEN: token, **child_of_this()},
         text=True,
     )
     try:

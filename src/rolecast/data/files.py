@@ -5,13 +5,13 @@ from __future__ import annotations
 import gzip
 import io
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
 from rolecast.installed import needing
+from rolecast.scratch import scratch
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 COMPRESSED = (".gz", ".zst", ".zstd")
@@ -47,8 +47,7 @@ def seekable(path: Path) -> Iterator[Path]:
     if not (magic.startswith(GZIP) or magic == ZSTD):
         yield path
         return
-    with tempfile.NamedTemporaryFile(prefix="rolecast-") as copy:
-        with opened(path) as packed:
+    with scratch("unpacked") as folder:
+        with opened(path) as packed, (folder / "copy").open("wb") as copy:
             shutil.copyfileobj(packed, copy, 1 << 20)
-        copy.flush()
-        yield Path(copy.name)
+        yield folder / "copy"

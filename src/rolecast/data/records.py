@@ -11,9 +11,9 @@ import hashlib
 import json
 import logging
 import os
-import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +36,7 @@ from rolecast.data.files import opened
 from rolecast.data.seen import SeenPassages
 from rolecast.errors import InputError
 from rolecast.reading import distinct
+from rolecast.scratch import scratch_in
 from rolecast.types import Gold, Hop, Passage, Question, RubricItem
 
 QUESTION_SHAPE = 'a row is {"id": "q1", "question": "…", "answers": ["…"]}'
@@ -319,7 +320,8 @@ class JsonlWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows = 0
-        self._temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        self._folder = ExitStack()  # beside it, until the end
+        self._temporary = path
         self._raw: IO[bytes] | None = None
         self._out: IO[bytes] | None = None
 
@@ -331,6 +333,7 @@ class JsonlWriter:
         try:
             if self._out is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._temporary = self._folder.enter_context(scratch_in(self.path.parent)) / "rows"
                 self._raw = self._out = self._temporary.open("xb")
                 if self.path.suffix == ".gz":
                     self._out = cast(IO[bytes], gzip.GzipFile(filename="", mode="wb", fileobj=self._raw, mtime=0))
@@ -341,6 +344,7 @@ class JsonlWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._raw is None or self._out is None:
+            self._folder.close()
             return
         try:
             if self._out is not self._raw:
@@ -354,7 +358,7 @@ class JsonlWriter:
             raise self._unwritable(cause) from None
         finally:
             self._raw.close()
-            self._temporary.unlink(missing_ok=True)
+            self._folder.close()
 
     def _unwritable(self, error: OSError) -> InputError:
         return fault(self.path, f"cannot be written ({error.strerror or error}); choose another place or make room")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from rolecast.ports import Retriever
 from rolecast.retriever.index import Kind, LocalRetriever, build_index
+from rolecast.scratch import scratch
 from rolecast.types import Question
 from rolecast.world.counterfactual import World
 
@@ -16,8 +15,8 @@ from rolecast.world.counterfactual import World
 def measure_world(world: World, k: int = 5, split: str = "test") -> dict[str, dict[str, float]]:
     """Per ranker, within the first `k`: share of chain questions with two or more hops whose gold the raw question finds in full, share of
     all questions of which that is so (none without an answer), and share of gold sub-queries that find their passage."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "index"
+    with scratch("index") as folder:
+        path = folder / "index"
         build_index(world.passages, path, "hybrid")
         kinds: tuple[Kind, ...] = ("bm25", "dense", "hybrid")
         return {kind: asyncio.run(measure(LocalRetriever.open(path, kind), world.questions[split], k)) for kind in kinds}

@@ -18,7 +18,7 @@ from rolecast.launching.launcher import Outcome, say
 from rolecast.launching.ranks import SAVE_SECONDS
 from rolecast.launching.spec import TrainingJobSpec, read_spec
 from rolecast.launching.status import PodEnd
-from rolecast.processes import ERROR, PARENT
+from rolecast.processes import ERROR, child_of_this
 from rolecast.schedule import find
 from rolecast.signals import Stopped, signals_raise
 from rolecast.stages.run import open_run
@@ -53,7 +53,7 @@ class LocalLauncher:
         if spec.nodes > 1:
             raise InputError(f"nodes is {spec.nodes}, and this machine is one node; set nodes to 1 or launch on a cluster")
         start = self._clock()
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **child_of_this()}
         if spec.zero_stage is not None:
             environment["ROLECAST_ZERO_STAGE"] = str(spec.zero_stage)
         with signals_raise():

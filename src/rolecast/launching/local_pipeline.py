@@ -9,13 +9,13 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from rolecast.errors import InputError, RolecastError
 from rolecast.installed import MissingPackageError, extras, missing
 from rolecast.schedule import Schedule
+from rolecast.scratch import scratch
 from rolecast.signals import handled
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run_here(pipeline: Any, arguments: Mapping[str, Any]) -> None:
 
     steps = Steps(sys.stdout)
     with ExitStack() as stack:
-        folder = stack.enter_context(TemporaryDirectory(prefix="rolecast-"))  # for what steps hand to each other
+        folder = str(stack.enter_context(scratch("pipeline")))  # for what steps hand to each other
         stack.enter_context(handled(steps.stop))
         stack.enter_context(redirect_stdout(io.StringIO()))  # kfp's account of itself; steps have the real one
         stack.enter_context(warnings.catch_warnings())

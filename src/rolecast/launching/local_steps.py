@@ -10,15 +10,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import TextIO
 
 from rolecast.errors import Interrupted, RolecastError, of_exit
 from rolecast.exits import TOLD
-from rolecast.processes import ERROR, PARENT
-from rolecast.signals import Told
+from rolecast.processes import ERROR, child_of_this
+from rolecast.scratch import scratch
+from rolecast.signals import Told, kill_at_once
 
 BY_KFP = "[KFP Executor"
 LAST = "conclude"  # the step after all others, however they ended; who started the pipeline here is told anyway
@@ -57,11 +56,11 @@ class Steps:
         return self.code
 
     def _process_of(self, source: str, arguments: Sequence[str], env_vars: Mapping[str, str] | None, shown: bool = True) -> int:
-        with TemporaryDirectory(prefix="rolecast-") as folder:
-            module = Path(folder) / "step.py"
+        with scratch("step") as folder:
+            module = folder / "step.py"
             module.write_text(source)
             command = [sys.executable, "-m", "kfp.dsl.executor_main", "--component_module_path", str(module), *arguments]
-            environment = {**os.environ, **(env_vars or {}), "_KFP_RUNTIME": "true", "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())}
+            environment = {**os.environ, **(env_vars or {}), "_KFP_RUNTIME": "true", "PYTHONUNBUFFERED": "1", **child_of_this()}
             environment.setdefault("PYTHONWARNINGS", "ignore")
             self._process = subprocess.Popen(
                 command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1, start_new_session=True
@@ -83,7 +82,7 @@ class Steps:
 
     def _kill(self) -> None:
         if self._process is not None:
-            self._process.kill()
+            kill_at_once([self._process])
 
     def failure(self) -> RolecastError:
         """What the last step ended with."""

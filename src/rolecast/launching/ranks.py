@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,8 @@ from types import FrameType
 
 from rolecast.errors import InputError
 from rolecast.exits import KILLED, PEER_LOST, TOLD, cause, of_process
-from rolecast.processes import END, PARENT, die_with_parent, say_error, say_termination
+from rolecast.processes import END, child_of_this, die_with_parent, say_error, say_termination
+from rolecast.scratch import scratch
 from rolecast.signals import handled
 
 LEARNER = ["-m", "rolecast.learner.main"]
@@ -59,9 +59,9 @@ def main() -> None:
         parser.add_argument("--procs", type=int, default=1, help="ranks of this node")
         parser.add_argument("--save-seconds", type=float, default=SAVE_SECONDS, help="from SIGTERM until ranks that still run are killed")
         arguments = parser.parse_args()
-        with tempfile.TemporaryDirectory(prefix="rolecast-ranks-") as folder:
+        with scratch("ranks") as folder:
             try:
-                environments = environments_of(arguments.nodes, arguments.procs, Path(folder))
+                environments = environments_of(arguments.nodes, arguments.procs, folder)
             except InputError as error:
                 end(error.exit_code, str(error))
             command = [sys.executable, *LEARNER, arguments.stage, arguments.run]
@@ -73,7 +73,7 @@ def main() -> None:
             if told.number:  # since the last one was started, which may have missed it
                 told.tell(told.number)
             ends = ended(told, arguments.save_seconds)
-            code, said = headline(ends, Path(folder), arguments.stage, told)
+            code, said = headline(ends, folder, arguments.stage, told)
         end(code, said)
 
 
@@ -90,7 +90,7 @@ def environments_of(nodes: int, procs: int, folder: Path, environ: Mapping[str, 
     node, address, port = (0, "127.0.0.1", free_port()) if nodes == 1 else placed(nodes, environ)
     same = {
         "WORLD_SIZE": nodes * procs, "LOCAL_WORLD_SIZE": procs, "GROUP_RANK": node, "MASTER_ADDR": address, "MASTER_PORT": port,
-        PARENT: os.getpid(),
+        **child_of_this(),
     }  # fmt: skip
     named = [{**same, "RANK": node * procs + local, "LOCAL_RANK": local, END: folder / str(local)} for local in range(procs)]
     return [{name: str(value) for name, value in environment.items()} for environment in named]

@@ -14,8 +14,8 @@ from types import FrameType
 from typing import TextIO
 
 from rolecast.errors import Interrupted, RolecastError
-from rolecast.processes import ERROR, PARENT
-from rolecast.signals import Told, handled
+from rolecast.processes import ERROR, child_of_this
+from rolecast.signals import Told, handled, kill_at_once
 from rolecast.threads import CHOSEN, COUNT, cores, given
 
 NAP = 0.2  # seconds between two looks
@@ -61,7 +61,7 @@ class SideBySide:
 
     def _start(self, job: Job) -> None:
         job.log.parent.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **child_of_this()}
         if not given():
             environment[COUNT], environment[CHOSEN] = str(max(1, cores() // self.most)), ""
         with job.log.open("ab") as log:
@@ -84,10 +84,13 @@ class SideBySide:
         return failed
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if not self._signals.first(number):
+        if not self._signals.first(number, self._kill):
             return
         for _, process, _ in self._running.values():
             process.send_signal(signal.SIGTERM)
+
+    def _kill(self) -> None:
+        kill_at_once([process for _, process, _ in self._running.values()])
 
     def _say(self, line: str) -> None:
         self.out.write(f"{time.strftime('%H:%M:%S')} {line}\n")

@@ -7,18 +7,17 @@ from __future__ import annotations
 import io
 import json
 import os
-import tempfile
 import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rolecast.errors import InputError, RolecastError
 from rolecast.launching.local_pipeline import write_pipeline
+from rolecast.scratch import scratch
 
 TOKEN = "ROLECAST_KFP_TOKEN"
 HOST = "ROLECAST_KFP_HOST"
@@ -53,9 +52,9 @@ def submit(
         raise InputError(f"--host holds credentials, which logs would show; leave them out and set {TOKEN}")
     host, token = host.rstrip("/"), os.environ.get(TOKEN) or None
     _check_server(host, token)
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), redirect_stdout(io.StringIO()):  # kfp prints links
+    with scratch("package") as folder, warnings.catch_warnings(), redirect_stdout(io.StringIO()):  # kfp prints links
         warnings.simplefilter("ignore")
-        package = Path(folder) / "pipeline.yaml"
+        package = folder / "pipeline.yaml"
         write_pipeline(package, pipeline)
         try:
             client = kfp.Client(host=host, existing_token=token, **({"namespace": namespace} if namespace else {}))

@@ -18,6 +18,7 @@ from rolecast.installed import needing
 from rolecast.learner.settings import BackendConfig
 from rolecast.processes import END, PARENT, die_with_parent, prepare_process, say_error
 from rolecast.schedule import find
+from rolecast.scratch import leave as leave_at_once
 from rolecast.signals import Stopped, signals_raise
 from rolecast.stages.run import Run, open_run
 from rolecast.store.watched import end_unless_watched
@@ -42,7 +43,7 @@ def main() -> None:
         except Exception as error:
             if parted(error):
                 print(f"rank {os.environ.get('RANK')}: another rank has ended, see what it says", file=sys.stderr, flush=True)
-                os._exit(PEER_LOST)
+                leave_at_once(PEER_LOST)
             if isinstance(error, OSError) and (fault := disk_fault(error)) is not None:
                 _end(str(fault), fault.exit_code, alike=False)
             traceback.print_exc()
@@ -63,7 +64,7 @@ def _end(message: str, code: int, alike: bool) -> NoReturn:
         say_error(message if PARENT in os.environ or not alike else f"{message}; the same command goes on from there")
     # At once: a rank that waits for others at the interpreter's end would keep those from ending.
     sys.stdout.flush()
-    os._exit(code)
+    leave_at_once(code)
 
 
 def train(stage: str, location: str) -> None:

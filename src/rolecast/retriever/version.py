@@ -22,8 +22,9 @@ from rolecast.retriever.footprint import needs_memory
 from rolecast.retriever.index import LocalRetriever
 from rolecast.retriever.reranking import open_reranker
 from rolecast.retriever.settings import RetrieverSettings
+from rolecast.service.errors import NotFound
 from rolecast.store.artifact import committed
-from rolecast.store.uri import S3, local_artifact
+from rolecast.store.uri import S3, local_artifact, open_store, place_of
 from rolecast.types import Passage
 
 T = TypeVar("T")
@@ -95,12 +96,19 @@ def within(place: str, parent: str) -> bool:
     return Path(place).resolve().is_relative_to(Path(parent).resolve())
 
 
+def _is_there(place: str) -> bool:
+    if not place.startswith(S3):
+        return committed(Path(place))
+    parent, key = place_of(place)
+    return open_store(parent).committed(key)
+
+
 def _open_index(settings: RetrieverSettings, place: str, beside: str) -> LocalRetriever:
     work = Path(os.environ.get("ROLECAST_WORKDIR") or tempfile.gettempdir())
     copy = work / f"rolecast-index-{hashlib.sha256(place.encode()).hexdigest()[:8]}"  # a machine may serve several
+    if not _is_there(place):
+        raise NotFound(f"{place} is no committed index; make one with `rolecast index build`, or name a run's index folder")
     folder = local_artifact(place, copy)
-    if not committed(folder):
-        raise InputError(f"{folder} is no committed index; make one with `rolecast index build`, or name a run's index folder")
     if beside:
         needs_memory(folder, settings.held, beside)
     retriever = LocalRetriever.open(folder, settings.kind, settings.encoder, settings.held, settings.searched_by)

@@ -6,7 +6,6 @@ import logging
 import os
 import random
 import shutil
-import tempfile
 import threading
 import time
 import uuid
@@ -26,6 +25,7 @@ from rolecast.rollout.remote import RemoteTeam
 from rolecast.rollout.search import Search
 from rolecast.rollout.settings import RolloutSettings
 from rolecast.rollout.worker import Leases, Worker
+from rolecast.scratch import kept
 from rolecast.service.state import Service
 from rolecast.store.announcements import Opening
 from rolecast.wire.coordinator import Badge, RunInfo
@@ -64,7 +64,7 @@ class Loop:
         self.over = threading.Event()
         self.complaints = Complaints(log)
         self.name = settings.name or f"{os.uname().nodename}-{uuid.uuid4().hex[:6]}"
-        self.work = Path(settings.workdir or os.environ.get("ROLECAST_WORKDIR") or tempfile.mkdtemp(prefix="rolecast-rollout-")) / self.name
+        self.work = Path(settings.workdir or os.environ.get("ROLECAST_WORKDIR") or kept("rollout")) / self.name
         self._leave = threading.Event()  # the present coordinator, for another
         self._next: Opening | None = None  # whom it is left for
         self._known: dict[str, Coordinator] = {}  # by address: a worker that comes back is the same one to it

@@ -23,6 +23,7 @@ from rolecast.errors import InputError, RolecastError
 from rolecast.service.errors import BadRequest, Fault, Overloaded, ShapeOf, always_ours
 from rolecast.service.guard import Guard
 from rolecast.service.replies import refusal
+from rolecast.service.routes import absent, unrouted
 from rolecast.service.state import Service
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,8 @@ def add_error_handlers(app: FastAPI, shape_of: ShapeOf = always_ours) -> None:
 
     @app.exception_handler(HTTPException)
     async def told(request: Request, error: HTTPException) -> JSONResponse:
-        return reply(request, Fault(error.status_code, str(error.detail)), error.headers)
+        message = absent(request, shape_of) if unrouted(error) else str(error.detail)
+        return reply(request, Fault(error.status_code, message), error.headers)
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> JSONResponse:

@@ -21,6 +21,7 @@ from rolecast.service.errors import Fault
 from rolecast.service.leaving import GONE, while_connected
 from rolecast.service.logs import REQUEST_ID
 from rolecast.service.replies import refusal
+from rolecast.service.routes import said
 from rolecast.service.state import Service
 from rolecast.service.tokens import CALLER
 
@@ -42,7 +43,10 @@ class Guard:
             return
         port = self._port_of(scope)
         if port != "all" and scope["path"] not in PROBES and (port == "metrics") != (scope["path"] in MONITORING):
-            await self._refuse(Fault(404, "Not Found"), scope, receive, send)
+            here = f"this port has {' and '.join(sorted(MONITORING))}" if port == "metrics" else "that is at --metrics-port"
+            await self._refuse(
+                Fault(404, f"there is no {scope['method']} {said(scope['path'])} at this port; {here}"), scope, receive, send
+            )
             return
         if port == "metrics" or scope["path"] in ALWAYS:
             await self._app(scope, receive, send)

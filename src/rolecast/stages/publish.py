@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from rolecast.rollout.remote import handshake_of, limits_of
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.rollouts import LocalTeam, Rollouts
 from rolecast.rollout.worker import Worker
+from rolecast.scratch import scratch_in
 from rolecast.stages.environment import environment_of
 from rolecast.stages.run import Run
 from rolecast.stages.services import open_judge, open_retriever
@@ -141,8 +141,7 @@ class _Local:
 
     def _place(self, disk: DiskEngine, version: Version, weights: Weights) -> None:
         """Written, and read by the engine, which holds what it reads from then on."""
-        with tempfile.TemporaryDirectory(prefix="version-", dir=self.run.path) as written:
-            folder = Path(written)
+        with scratch_in(self.run.path) as folder:
             write_version(self.team, self.stage.trained, version, weights, folder)
             disk.load(place_version(folder, self._base(), self.spoken))
 

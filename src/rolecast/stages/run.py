@@ -29,6 +29,7 @@ from rolecast.origin import origin
 from rolecast.ports import Store
 from rolecast.processes import die_with_parent
 from rolecast.reading import read_json, read_own
+from rolecast.scratch import clear
 from rolecast.store.artifact import MANIFEST, committed, digest_of, recover, write_text
 from rolecast.store.fencing import FencedStore, only_learner
 from rolecast.store.uri import S3, manifest_at, open_store
@@ -355,6 +356,7 @@ def working(run: Run, stage: str, first: bool = True, training: bool = False) ->
     with (run.path / ".lock").open("w") as lock, ExitStack() as stack:
         _hold(lock, run.path)
         recover(run.path)
+        clear(run.path)
         if training and isinstance(run.store, FencedStore):
             stack.enter_context(only_learner(run.store, run.location))
         _note_origin(run, stage)

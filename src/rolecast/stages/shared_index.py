@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from rolecast.data.records import iter_corpus, read_corpus
@@ -13,6 +12,7 @@ from rolecast.errors import InputError
 from rolecast.retriever.analysis import Analysis
 from rolecast.retriever.index import KIND, Kind, build_index
 from rolecast.retriever.windows import Built
+from rolecast.scratch import scratch
 from rolecast.store.artifact import digest_of, parse_manifest, provenance
 from rolecast.store.uri import S3, making, manifest_at, open_store
 
@@ -70,7 +70,7 @@ def _here(corpus: str) -> Iterator[Path]:
     data = open_store(parent).get(name) if len(parent) > len(S3) else None
     if data is None:
         raise InputError(f"{corpus} is no object; put the corpus there, or mend the address")
-    with TemporaryDirectory(prefix="rolecast-") as folder:
-        (Path(folder) / name).write_bytes(data)
+    with scratch("artifact") as folder:
+        (folder / name).write_bytes(data)
         del data
-        yield Path(folder) / name
+        yield folder / name

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from rolecast.evaluation.supports import Support, measure_supports
 from rolecast.ports import Retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import Kind, LocalRetriever
+from rolecast.scratch import scratch
 from rolecast.store.uri import local_artifact
 from rolecast.types import Question
 
@@ -21,8 +20,8 @@ def measure_index(
     """`place`: a folder, s3:// or http(s):// address. By the names of the sets of questions."""
     if place.startswith(("http://", "https://")):
         return asyncio.run(_served(HttpRetriever(place), questions, ks))
-    with TemporaryDirectory(prefix="rolecast-") as folder:
-        retriever = LocalRetriever.open(local_artifact(place, Path(folder) / "index"), kind, encoder)
+    with scratch("artifact") as folder:
+        retriever = LocalRetriever.open(local_artifact(place, folder / "index"), kind, encoder)
         return asyncio.run(_measured(retriever, questions, ks, {passage.id for passage in retriever.passages}))
 
 

@@ -6,11 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from rolecast.errors import ArtifactError, InputError
 from rolecast.ports import Store
+from rolecast.scratch import scratch
 from rolecast.store.artifact import MANIFEST, parse_manifest, verified
 from rolecast.store.local import LocalStore
 from rolecast.store.uri import S3, open_store, place_of
@@ -60,8 +59,8 @@ def fault_of(store: Store, key: str) -> str:
         if isinstance(store, LocalStore):
             verified(store.root / key)
         else:
-            with TemporaryDirectory(prefix="rolecast-") as folder:
-                store.fetch(key, Path(folder) / "copy")
+            with scratch("artifact") as folder:
+                store.fetch(key, folder / "copy")
     except ArtifactError as error:
         return str(error)
     return ""
@@ -88,7 +87,7 @@ def copy(source: str, target: str) -> str:
     """Copies the artifact at one address to another, verified on the way; the key that it has there."""
     parent, key = place_of(source)
     into, name = place_of(target)
-    with TemporaryDirectory(prefix="rolecast-") as folder:
-        fetched = open_store(parent).fetch(key, Path(folder) / "copy")
+    with scratch("artifact") as folder:
+        fetched = open_store(parent).fetch(key, folder / "copy")
         open_store(into).publish(fetched, name)
     return name

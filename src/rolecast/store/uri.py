@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rolecast.errors import InputError
 from rolecast.installed import needing
 from rolecast.ports import Store
+from rolecast.scratch import scratch
 from rolecast.store.artifact import MANIFEST
 from rolecast.store.local import LocalStore
 
@@ -67,8 +67,8 @@ def making(uri: str, environ: Mapping[str, str] = os.environ) -> Iterator[Path]:
     if store.committed(key):
         raise InputError(f"{uri} exists; name another key")
     store.require_conditional_puts()  # before what takes hours is made
-    with TemporaryDirectory(prefix="rolecast-") as folder:
-        made = Path(folder) / key
+    with scratch("artifact") as folder:
+        made = folder / key
         yield made
         store.publish(made, key)
 

@@ -109,8 +109,8 @@ def test_half_a_surrogate_pair_is_refused(url: str) -> None:
 def test_the_last_traces_are_kept(url: str) -> None:
     places = [ask(url)["rolecast"]["trace_url"] for _ in range(3)]
     assert len(set(places)) == 3
-    assert [httpx.get(url + place.replace("?", ".json?")).status_code for place in places] == [404, 200, 200]
-    assert [httpx.get(url + place).status_code for place in places] == [404, 200, 200]
+    assert [httpx.get(url + place.replace("?", ".json?")).status_code for place in places] == [410, 200, 200]
+    assert [httpx.get(url + place).status_code for place in places] == [410, 200, 200]
     trace = httpx.get(url + places[2].replace("?", ".json?")).json()
     assert trace["question"] == "Who employs the mentor?"
     assert (trace["answer"], trace["searches"]) == ("Kel Dax", 2)
@@ -144,3 +144,38 @@ def test_what_was_done_is_counted(url: str) -> None:
     assert "rolecast_agent_searches_total 4.0" in metrics
     assert f'rolecast_agent_tokens_total{{kind="sampled"}} {float(sum(u["completion_tokens"] for u in usage))}' in metrics
     assert f'rolecast_agent_tokens_total{{kind="read"}} {float(sum(u["prompt_tokens"] for u in usage))}' in metrics
+
+
+# Where there is no route, or no such model: the status, and what is said to be there, in the shape of the route's clients
+
+CHAT = "POST /v1/chat/completions, GET /v1/models, GET /v1/models/{model}"
+NOWHERE = [
+    ("GET", "/nowhere", 404, "ours", "POST /ask, GET /, GET /traces"),
+    ("GET", "/traces/a/b", 404, "ours", "GET /traces/{trace_id}"),
+    ("POST", "/chat/completions", 404, "openai", "this service has POST /v1/chat/completions"),
+    ("POST", "/v1/v1/chat/completions", 404, "openai", "this service has POST /v1/chat/completions"),
+    ("PUT", "/ask", 405, "ours", "this path takes POST"),
+    ("GET", "/v1", 404, "openai", CHAT),
+    ("POST", "/v1/completions", 404, "openai", CHAT),
+    ("GET", "/v1/chat/completions", 405, "openai", "this path takes POST"),
+    ("GET", "/v1/models/other", 404, "openai", "this server has 'team'"),
+    ("GET", "/v1/models/team:predict", 405, "kserve", "this path takes POST"),
+    ("POST", "/v1/models/other:predict", 404, "kserve", "this server has 'team'"),
+    ("GET", "/v2/nowhere", 404, "kserve", "GET /v2/models/{model_name}, "),
+    ("GET", "/v2/models/other", 404, "kserve", "this server has 'team'"),
+    ("GET", "/v2/models/other/ready", 404, "kserve", "this server has 'team'"),
+    ("GET", "/v2/models/team/infer", 405, "kserve", "this path takes POST"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "status", "shape", "there"), NOWHERE)
+def test_what_is_not_there_is_named_with_what_is(url: str, method: str, path: str, status: int, shape: str, there: str) -> None:
+    reply = httpx.request(method, url + path, json={"instances": ["x"]} if method == "POST" else None)
+    assert reply.status_code == status
+    body = reply.json()
+    message = body["detail"] if shape == "ours" else body["error"]["message"] if shape == "openai" else body["error"]
+    assert set(body) == {"detail" if shape == "ours" else "error"}
+    assert message.startswith("no model 'other'; " if "other" in path else "there is no ")
+    assert "other" in path or path.rpartition("/")[2] in message.partition("; ")[0]
+    assert there in message
+    assert "\n" not in message

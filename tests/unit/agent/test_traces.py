@@ -17,10 +17,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from markupsafe import escape
 from prometheus_client import CollectorRegistry
 from teams import OneLine, opened
 
-from rolecast.agent import ids, traces
+from rolecast.agent import core, ids, traces
 from rolecast.agent.app import make_agent
 from rolecast.agent.ids import born, new_id
 from rolecast.agent.links import KEY, Links, shared_key
@@ -182,6 +183,92 @@ def test_the_address_of_the_page_is_said(caplog: pytest.LogCaptureFixture, monke
         server.serve(object(), service, AgentSettings(run="r", port=0))  # type: ignore[arg-type]
     assert re.search(r"in a browser at http://localhost:\d{4,5}/$", caplog.records[-1].getMessage())
     assert server.address("::1", 80) == "http://[::1]:80/"
+
+
+HTML = {"Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
+
+
+def closed(url: str, link: str) -> tuple[int, str]:
+    """The status of a link that does not open, and why, as a page says it and as JSON does."""
+    page, line, data = httpx.get(url + link, headers=HTML), httpx.get(url + link), httpx.get(url + as_json(link))
+    assert page.headers["content-type"].startswith("text/html")
+    assert page.headers["cache-control"] == "private, no-store"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    why = line.json()["detail"]
+    assert why == data.json()["detail"]
+    assert escape(why[1:]) in page.text
+    assert "<h1>" in page.text
+    assert page.status_code == line.status_code == data.status_code
+    return page.status_code, why
+
+
+def test_a_link_to_what_is_gone_says_why(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(host="127.0.0.1", keep_traces=1, trace_days=2) as url:
+        pushed_out, link = ask(url)["trace_url"], ask(url)["trace_url"]
+        id = pushed_out.partition("?")[0].removeprefix("/traces/")
+        status, why = closed(url, pushed_out)
+        assert (status, id in why, "only the last 1 of this process" in why) == (410, True, True)
+        assert closed(url, link + "x")[0] == 403
+        assert [line["trace_url"] for line in httpx.get(f"{url}/traces.json").json()["traces"]] == [link]
+        old = trace(time.time() - 2 * DAY)["id"]
+        monkeypatch.setattr(core, "new_id", lambda: old)
+        status, why = closed(url, ask(url)["trace_url"])
+        assert (status, "kept for 2 days (--trace-days), and this one is older" in why) == (410, True)
+        assert httpx.get(f"{url}/traces.json").json()["traces"] == []
+
+
+def test_the_link_of_a_server_before_this_one_says_so(serve: Any) -> None:
+    with serve() as url:
+        link = ask(url)["trace_url"]
+    with serve() as url:
+        status, why = closed(url, link)
+        assert (status, "without --traces links end with the server's process" in why) == (403, True)
+
+
+def test_a_link_to_what_the_store_did_not_take_says_so(serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = LocalStore.put
+
+    def full(self: LocalStore, key: str, data: bytes, *, absent: bool = False) -> bool:
+        if key.startswith("traces/"):
+            raise StoreError("the bucket is full")
+        return put(self, key, data, absent=absent)
+
+    with serve(host="127.0.0.1", traces=str(tmp_path / "traces"), keep_traces=1) as url:
+        kept = ask(url)["trace_url"]
+        monkeypatch.setattr(LocalStore, "put", full)
+        lost, last = ask(url)["trace_url"], ask(url)["trace_url"]
+        assert httpx.get(url + last).status_code == 200  # this process has it
+        status, why = closed(url, lost)
+        assert (status, "the store did not take it" in why) == (410, True)
+        assert [line["trace_url"] for line in httpx.get(f"{url}/traces.json").json()["traces"]] == [kept]
+        monkeypatch.undo()
+        with serve(traces=str(tmp_path / "traces")) as other:
+            status, why = closed(other, lost)
+            assert (status, "could not be written when the question was answered, or somebody deleted it" in why) == (410, True)
+
+
+def test_a_token_is_told_what_is_too_old_and_nothing_of_others(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(tokens=True) as url:
+        bare = ask(url, ANNE)["trace_url"].partition("?")[0]
+        none = httpx.get(f"{url}/traces/{new_id()}", headers=shown(ANNE))
+        others = httpx.get(url + bare, headers=shown(BEN))
+        assert [reply.status_code for reply in (none, others)] == [404, 404]
+        assert others.json()["detail"].replace(bare[8:], "") == none.json()["detail"].replace(none.url.path[8:], "")
+        old = httpx.get(f"{url}/traces/ask-20200101T000000-{'0' * 16}", headers=shown(ANNE))
+        assert (old.status_code, "is older" in old.json()["detail"]) == (410, True)
+
+
+def test_a_list_is_deleted_before_what_it_links_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, deleted = LocalStore(tmp_path), list[str]()
+
+    async def play(kept: Traces, now: list[float]) -> None:
+        await kept.add(trace(now[-1] - 9 * DAY), b"anne")
+        monkeypatch.setattr(store, "delete", deleted.append)
+        await kept.sweep()
+
+    in_traces(store, play)
+    assert [place.count("/") for place in deleted] == [2, 1]
+    assert deleted[0] == f"{deleted[1]}/of"
 
 
 # Events

@@ -16,6 +16,7 @@ from rolecast.retriever.app import make_retriever
 from rolecast.retriever.index import LocalRetriever, build_index
 from rolecast.retriever.settings import RetrieverSettings
 from rolecast.retriever.version import within
+from rolecast.store.local import LocalStore
 from rolecast.types import Passage
 from tests.live import serving
 
@@ -123,7 +124,7 @@ def test_an_index_that_cannot_be_served_changes_nothing(blue: Path, green: Path,
         before = digest(url)
         for index, status, said in (
             (green, 500, "does not match the manifest"),
-            (tmp_path / "nowhere", 400, "is no committed index"),
+            (tmp_path / "nowhere", 404, "nowhere is no committed index"),
             (tmp_path / "small", 400, "--topk 2 is larger than the corpus (1 passages)"),
         ):
             reply = swap(url, index)
@@ -133,6 +134,13 @@ def test_an_index_that_cannot_be_served_changes_nothing(blue: Path, green: Path,
         assert (reply.status_code, "red beside the index that is served takes" in reply.text) == (400, True), reply.text
         assert "1,000" not in reply.text
         assert (served(url), digest(url)) == ("blue", before)
+
+
+def test_an_index_that_is_not_in_a_bucket_is_said_not_to_be_there(blue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(version, "open_store", lambda uri: LocalStore(tmp_path))
+    with serving(*make_retriever(settings(blue, swaps_from="s3://b/indexes"))) as url:
+        reply = swap(url, "s3://b/indexes/nowhere")
+        assert (reply.status_code, "s3://b/indexes/nowhere is no committed index; make one" in reply.text) == (404, True), reply.text
 
 
 def test_only_what_lies_where_the_service_was_told_is_swapped_in(blue: Path, green: Path, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ class Body(BaseModel):
     text: str
 
 
+ROUTES = "GET /openapi.json, GET /healthz, GET /readyz, GET /metrics, POST /echo, POST /slow/{seconds}, POST /fails/{how}"
 ERRORS: dict[str, Exception] = {
     "input": InputError("k is too large; lower k"), "named": ArtifactError("x is damaged"), "bug": KeyError("who knows"), "full": Overloaded("later"),
 }  # fmt: skip
@@ -99,7 +100,11 @@ def test_probes_answer_and_work_is_done(url: str) -> None:
         ("/fails/named", 500, "x is damaged"),
         ("/fails/bug", 500, "internal error: KeyError"),
         ("/fails/full", 429, "later"),
-        ("/nowhere", 404, "Not Found"),
+        ("/nowhere", 404, f"there is no POST /nowhere; this service has {ROUTES}"),
+        ("/healthz", 405, "there is no POST /healthz; this path takes GET"),
+        ("/a%0Ab", 404, f"there is no POST /a\\nb; this service has {ROUTES}"),
+        (f"/{'x' * 5000}", 404, f"there is no POST /{'x' * 199}…; this service has {ROUTES}"),
+        ("/3", 404, f"there is no POST /3; this service has {ROUTES}"),
     ],
 )
 def test_errors_are_one_detail(url: str, path: str, status: int, detail: str) -> None:
@@ -325,6 +330,11 @@ def test_metrics_and_schema_may_have_a_port_of_their_own() -> None:
         assert [_status(metrics + path) for path in paths] == [200, 200, 200]
         posted = [httpx.post(f"{url}/echo", json={"text": "ü"}).status_code for url in (requests, metrics)]
         assert posted == [200, 404]
+        away = [httpx.get(address).json()["detail"] for address in (f"{requests}/metrics", f"{metrics}/echo")]
+        assert away == [
+            "there is no GET /metrics at this port; that is at --metrics-port",
+            "there is no GET /echo at this port; this port has /metrics and /openapi.json",
+        ]
         service.drain()
         thread.join(10)
         assert not thread.is_alive()

@@ -15,6 +15,7 @@ from rolecast.config import RunConfig, make_config
 from rolecast.errors import ArtifactError, InputError, Interrupted
 from rolecast.evaluation.table import print_summary
 from rolecast.learner.ranks import ALONE
+from rolecast.scratch import PREFIX
 from rolecast.signals import Stopped
 from rolecast.stages import checkpoints
 from rolecast.stages import run as module
@@ -35,6 +36,13 @@ def test_a_stage_finds_the_artifact_whose_replacement_was_killed(tmp_path: Path)
     best.rename(best.with_name(".best.stale"))
     with working(run, "rl"):
         verify(best, "model")
+
+
+def test_a_stage_clears_what_a_process_that_was_killed_had_for_a_while(tmp_path: Path) -> None:
+    run = create(tmp_path / "run", RunConfig())
+    (run.path / f".{PREFIX}left").mkdir()
+    with working(run, "rl"):
+        assert not list(run.path.glob(f".{PREFIX}*"))
 
 
 def test_a_run_whose_config_is_broken_names_the_file(tmp_path: Path) -> None:

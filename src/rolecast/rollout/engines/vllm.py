@@ -14,7 +14,6 @@ import contextlib
 import itertools
 import logging
 import secrets
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -29,6 +28,7 @@ from rolecast.rollout.engines.settings import VllmConfig
 from rolecast.rollout.engines.stops import cut
 from rolecast.rollout.engines.vllm_adapters import check_adapter, check_count, check_precision, check_ranks, room_for, silence
 from rolecast.rollout.render import Renderer
+from rolecast.scratch import kept
 from rolecast.types import Slot
 from rolecast.weights.canary import Canary, differs
 from rolecast.weights.models import DTYPES, end_tokens
@@ -69,7 +69,7 @@ class VllmEngine:
         self._config, self._renderer, self._max_context, self._api = config, renderer, max_context, api
         self._dtype, self._versions = config.dtype or dtype, versions
         self._thread = LoopThread("vllm")
-        self._scratch = tempfile.TemporaryDirectory(prefix="rolecast-vllm-")
+        self._scratch = kept("vllm")
         self._llm: Any = None
         self._base: Path | None = None  # whose weights the engine holds
         self._room = _Room(0, 0)
@@ -214,7 +214,7 @@ class VllmEngine:
         own = {slot: folder for slot, folder in adapters.items() if folder is not None}
         if not own or self._api.tells_base_apart():
             return own
-        silent = Path(self._scratch.name) / "silent"
+        silent = self._scratch / "silent"
         return {slot: folder or silence(next(iter(own.values())), silent) for slot, folder in adapters.items()}
 
     async def _add(self, lora: Any) -> None:

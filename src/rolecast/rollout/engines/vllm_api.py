@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rolecast.errors import InputError
+from rolecast.scratch import own
 
 # Read when vLLM is imported, and by its engine core, which is another process.
 ENVIRONMENT = {
@@ -24,6 +25,8 @@ ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
 }
+
+SOCKET_FOLDER = 107 - len("/00000000-0000-0000-0000-000000000000")  # characters that the kernel takes of a socket's path
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ def prepare() -> None:
     """Before vLLM is imported."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if len(str(own())) <= SOCKET_FOLDER:
+        os.environ.setdefault("VLLM_RPC_BASE_PATH", str(own()))  # it leaves its sockets behind
 
 
 def start(arguments: Mapping[str, Any]) -> Any:

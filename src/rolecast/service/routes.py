@@ -1,0 +1,55 @@
+"""What a service says of a path, or of a method, that it has no route for: what was asked, and what there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+
+from fastapi.routing import RouteContext, iter_route_contexts
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from rolecast.service.errors import ShapeOf
+
+LONGEST = 200  # characters of a path that are said again
+_IMPLIED = frozenset({"HEAD", "OPTIONS"})
+
+
+def unrouted(error: HTTPException) -> bool:
+    """Whether the router says so: what our routes raise has words of its own."""
+    return error.status_code in (404, 405) and error.detail == HTTPStatus(error.status_code).phrase
+
+
+def absent(request: Request, shape_of: ShapeOf) -> str:
+    """One line. It names the routes that end alike, or else those whose clients read errors of the same shape."""
+    path: str = request.scope["path"]
+    routes = [route for route in iter_route_contexts(request.app.routes) if route.path and _verbs(route)]
+    asked = f"there is no {request.method} {said(path)}"
+    if taking := {verb for route in routes if route.path_regex.match(path) for verb in _verbs(route)}:
+        return f"{asked}; this path takes {' and '.join(sorted(taking))}"
+    # A prefix too few or too many is what goes wrong with a base address.
+    ending = [
+        route for route in routes if min(len(path), len(_path(route))) > 1 and (_path(route).endswith(path) or path.endswith(_path(route)))
+    ]
+    alike = ending or [route for route in routes if shape_of(_path(route)) is shape_of(path)]
+    return f"{asked}; this service has {', '.join(_named(alike or routes))}"
+
+
+def _named(routes: Iterable[RouteContext]) -> list[str]:
+    """Each once, as it is declared."""
+    return list(dict.fromkeys(f"{' and '.join(sorted(_verbs(route)))} {re.sub(':[a-z]+}', '}', _path(route))}" for route in routes))
+
+
+def said(path: str) -> str:
+    """In one line, whatever was sent."""
+    shown = path if path.isprintable() else repr(path)[1:-1]
+    return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…"
+
+
+def _path(route: RouteContext) -> str:
+    return route.path or ""
+
+
+def _verbs(route: RouteContext) -> set[str]:
+    return (route.methods or set()) - _IMPLIED
