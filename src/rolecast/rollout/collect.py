@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rolecast.errors import EngineError, InputError, RolecastError
+from rolecast.errors import EngineError, InputError, NamedStop, RolecastError
 from rolecast.leasing import Group
 from rolecast.methods.base import Method
 from rolecast.ports import Engine, Judge, JudgeInfo, Retriever, Sampling, Verdict
@@ -143,7 +143,7 @@ class Collector:
                 self._begun[episode.group].append(trajectory)
             try:
                 await play_episode(self.method, env, self.judge, spoken)
-            except EngineError:
+            except (EngineError, NamedStop):  # no other episode would get further
                 raise
             except Exception as error:
                 _spoil(trajectory, error)

@@ -17,6 +17,7 @@ from rolecast.evaluation.profiles import OURS, Profile
 from rolecast.evaluation.tasks import QA, Task
 from rolecast.evaluation.trace import trace
 from rolecast.ports import Retriever
+from rolecast.retriever.live.search import LiveRetriever
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.rollout.remote import limits_of
 from rolecast.rollout.render import Renderer
@@ -78,8 +79,9 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
     method = c.method_in(of).whole()
     version = str(Version(c.name, 0, 0, stage))
     engine, renderer = finished_engine(run, method, of, version, lockstep=c.lockstep, externals=c.externals_of(method))
+    searched = open_retriever(run)
     collector = Collector(
-        method, engine, around(open_retriever(run), renderer), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight,
+        method, engine, around(searched, renderer), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight,
         profile.loses_beginning,
         limits=limits_of(c, method), lockstep=c.lockstep,
     )  # fmt: skip
@@ -100,7 +102,9 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
         **summarize(done, c.seed, c.eval.bootstrap, task), "cost": asdict(cost), "method": dict(method.diagnostics(done)),
     }  # fmt: skip
     predictions = [prediction(t, task) for t in done]
-    made = {**run.made, "stage": stage, "profile": said.get("profile", ""), "environment": asdict(about)}
+    made: dict[str, Any] = {**run.made, "stage": stage, "profile": said.get("profile", ""), "environment": asdict(about)}
+    if isinstance(searched, LiveRetriever):
+        made["live"] = searched.told()
     documents = {"documents": {"run": found.run.place, "stage": found.stage}} if found is not None else {}
     with writing(folder, "evaluation", {**made, **documents}) as partial:
         (partial / "result.json").write_text(json.dumps(result, indent=1))

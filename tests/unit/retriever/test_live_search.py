@@ -256,7 +256,7 @@ def test_who_asks_the_same_at_once_is_answered_together(asking: Asking) -> None:
 
 
 def test_a_failure_is_not_kept(asking: Asking) -> None:
-    retriever, engine = asking("serper", 403, REPLIES["serper"])
+    retriever, _ = asking("serper", 403, REPLIES["serper"])
     with pytest.raises(RolecastError):
         search(retriever, "x")
     assert len(search(retriever, "x")[0]) == 2
@@ -292,7 +292,7 @@ def test_what_an_engine_said_is_recorded(asking: Asking, tmp_path: Path) -> None
     store = LocalStore(tmp_path)
     retriever, _ = asking("searxng", REPLIES["searxng"], store=store)
     search(retriever, "who?")
-    [key] = [key for key in store.keys("live/1/search")]
+    [key] = store.keys("live/1/search")
     record = json.loads(store.get(key) or b"")
     assert (record["engine"], record["text"], record["asked"]) == ("searxng", "who?", 2)
     assert record["at"] > 1.7e9
@@ -367,7 +367,9 @@ def test_a_key_that_is_not_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch
         LiveRetriever(LiveConfig(engine="serper", budget=1))
     file = tmp_path / "key"
     file.write_text("k1\n")
-    config = LiveConfig(engine="serper", budget=1, key_file=str(file))
+    monkeypatch.setenv("SERPER_API_KEY_FILE", str(file))
+    config = LiveConfig(engine="serper", budget=1)
+    assert LiveConfig(engine="searxng", url="http://x").key() == ""
     assert config.key() == "k1"
     file.write_text("k2\n")  # a Secret that is rotated
     assert config.key() == "k2"

@@ -51,6 +51,7 @@ class Ledger:
     budget: int | None = None
     store: Store | None = None
     clock: Callable[[], float] = time.time
+    between: tuple[float, float] | tuple[None, None] = (None, None)  # when the answers were given that anybody got
     left: int = 0  # of the block that was taken
     _known: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     _blocks: int = 0
@@ -64,12 +65,14 @@ class Ledger:
         if found is None or self.clock() - found.at > self.seconds or not found.serves(k):
             return None
         self._remember(key, found)
+        self._told(found.at)
         return found
 
     async def keep(self, kind: str, text: str, k: int, passages: Sequence[Passage]) -> Answer:
         """Recorded before anybody gets it."""
         answer, key = Answer(tuple(passages), k, self.clock()), self._key(kind, text)
         self._remember(key, answer)
+        self._told(answer.at)
         if self.store is not None:
             record = {"engine": self.engine, "kind": kind, "text": text, "asked": k, "at": answer.at}
             passages_of = [asdict(passage) for passage in passages]
@@ -103,6 +106,10 @@ class Ledger:
 
     def _key(self, kind: str, text: str) -> str:
         return f"{PREFIX}/{kind}/{_digest(self.engine)}/{_digest(text)}"
+
+    def _told(self, at: float) -> None:
+        begun, ended = self.between
+        self.between = (at if begun is None else min(begun, at), at if ended is None else max(ended, at))
 
     def _remember(self, key: str, answer: Answer) -> None:
         self._known[key] = answer

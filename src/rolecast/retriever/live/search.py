@@ -18,7 +18,7 @@ from rolecast.retriever.embeddings import Embeddings
 from rolecast.retriever.live.addresses import Refused, Unread
 from rolecast.retriever.live.engines import WIRES, ask_documents, read_documents
 from rolecast.retriever.live.fetching import Fetcher
-from rolecast.retriever.live.ledger import Answer, Ledger
+from rolecast.retriever.live.ledger import PREFIX, Answer, Ledger
 from rolecast.retriever.live.settings import LIVE, LiveConfig
 from rolecast.service.client import JsonClient
 from rolecast.types import Passage
@@ -166,6 +166,11 @@ class LiveRetriever:
         from rolecast.retriever.encoder import Encoder
 
         return Embeddings(Encoder(self._encoder))
+
+    def told(self) -> dict[str, Any]:
+        """For the provenance of what was made with it: where the answers are, and when the engine gave them. None of it can be repeated."""
+        begun, ended = self.ledger.between
+        return {"engine": self.config.name, "answers": PREFIX, "between": [begun, ended], "deterministic": False}
 
     async def close(self) -> None:
         await self._client.close()

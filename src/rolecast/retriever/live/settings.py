@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -11,11 +12,11 @@ from rolecast.identity import HOW
 
 LIVE: Final = "live"  # the kind of a retriever that asks a search engine
 Engine = Literal["serper", "jina", "google", "searxng", "opensearch"]
-# Where each hosted engine answers, and the variable that its key is in unless the config says otherwise: these are paid for by the request.
+# Where those answer that are paid for by the request.
 HOSTED: Final = {
-    "serper": ("https://google.serper.dev", "SERPER_API_KEY"),
-    "jina": ("https://s.jina.ai", "JINA_API_KEY"),
-    "google": ("https://www.googleapis.com/customsearch", "GOOGLE_API_KEY"),
+    "serper": "https://google.serper.dev",
+    "jina": "https://s.jina.ai",
+    "google": "https://www.googleapis.com/customsearch",
 }
 FieldName = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_.]*$")]
 
@@ -30,8 +31,8 @@ class LiveConfig(BaseModel):
     collection: str = Field("", pattern="^[A-Za-z0-9_.:*,-]*$")  # google: the engine's id (cx); opensearch: the index
     title_field: FieldName = "title"  # of an opensearch index
     text_field: FieldName = "text"  # of an opensearch index
-    key_env: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # the environment variable that holds its key
-    key_file: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # or the file that does
+    key_env: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # the environment variable that holds its key; null: ENGINE_API_KEY
+    key_file: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # or the file that does; null: the one that ENGINE_API_KEY_FILE names
     budget: int | None = Field(None, ge=1, json_schema_extra=HOW)  # requests that it may be sent in all, tries among them
     cache_seconds: float = Field(86_400.0, ge=0)  # how long an answer, or a page, is taken for what the engine would say now
     concurrency: int = Field(16, ge=1, json_schema_extra=HOW)  # requests at once
@@ -58,7 +59,7 @@ class LiveConfig(BaseModel):
 
     @property
     def address(self) -> str:
-        return (self.url or HOSTED[self.engine][0]).rstrip("/")
+        return (self.url or HOSTED[self.engine]).rstrip("/")
 
     @property
     def name(self) -> str:
@@ -67,7 +68,10 @@ class LiveConfig(BaseModel):
 
     def key(self) -> str:
         """As it is now; "" where the engine takes none. `InputError` where it is not to be had."""
-        variable = self.key_env
-        if not variable and not self.key_file and self.engine in HOSTED:
-            variable = HOSTED[self.engine][1]
-        return key_of("retriever.live", variable, self.key_file)
+        variable, file = self.key_env, self.key_file
+        if not variable and not file:
+            usual = f"{self.engine.upper()}_API_KEY"
+            file = os.environ.get(f"{usual}_FILE")
+            if self.engine in HOSTED or os.environ.get(usual):
+                variable = None if file else usual
+        return key_of("retriever.live", variable, file)
