@@ -13,7 +13,8 @@ from rolecast.service.settings import ServiceSettings
 class RetrieverSettings(ServiceSettings):
     index: str = Field("", description="A folder or s3://bucket/prefix/key of a committed index; this or --live is required.")
     live: Literal["", "serper", "jina", "google", "searxng", "opensearch"] = Field(
-        "", description="A search engine that is asked instead of an index. Its key is in the variable ENGINE_API_KEY, or the file ENGINE_API_KEY_FILE."
+        "",
+        description="A search engine that is asked instead of an index. Its key is in the variable ENGINE_API_KEY, or the file ENGINE_API_KEY_FILE.",
     )
     live_url: str = Field("", description="Its address: of one of your own, or of a gateway before a hosted one.")
     live_collection: str = Field("", description="Of google the engine's id (cx), of opensearch the index.")

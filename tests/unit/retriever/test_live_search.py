@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from rolecast.errors import InputError, RolecastError
 from rolecast.ports import IndexInfo
-from rolecast.retriever.live.ledger import SpentError
+from rolecast.retriever.live.ledger import Ledger, SpentError
 from rolecast.retriever.live.search import LiveRetriever
 from rolecast.retriever.live.settings import LiveConfig
 from rolecast.retriever.reranking import Reranker
@@ -286,6 +286,31 @@ def test_a_store_keeps_answers_and_budget_over_processes(asking: Asking, tmp_pat
             search(retriever, "d")
     assert len(engine.asked) == 3
     search(asking("serper", REPLIES["serper"], budget=4, store=store)[0], "d")  # it was raised
+
+
+def test_a_budget_that_is_raised_or_lowered_counts_what_was_sent(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+
+    async def sent(ledger: Ledger, most: int = 10_000) -> int:
+        for n in range(most):
+            try:
+                await ledger.spend()
+            except SpentError:
+                return n
+        return most
+
+    assert asyncio.run(sent(Ledger("e", 1.0, 250, store))) == 250
+    assert asyncio.run(sent(Ledger("e", 1.0, 2010, store))) == 1760  # in blocks of another size
+    assert asyncio.run(sent(Ledger("e", 1.0, 100, store))) == 0
+    assert asyncio.run(sent(Ledger("other", 1.0, 7, store))) == 7
+    assert asyncio.run(sent(Ledger("e", 1.0, 2100, store), 5)) == 5  # and is killed: the rest of its block of 20 is lost
+    assert asyncio.run(sent(Ledger("e", 1.0, 2100, store))) == 70
+
+    async def together() -> list[int]:
+        one, two = Ledger("f", 1.0, 100, store), Ledger("f", 1.0, 100, store)
+        return await asyncio.gather(*(sent(ledger, 30) for ledger in (one, two, one, two, two)))
+
+    assert sum(asyncio.run(together())) == 100
 
 
 def test_what_an_engine_said_is_recorded(asking: Asking, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class Ledger:
     between: tuple[float, float] | tuple[None, None] = (None, None)  # when the answers were given that anybody got
     left: int = 0  # of the block that was taken
     _known: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
-    _blocks: int = 0
+    _spent: int = 0  # by all, as far as this one knows, with what is left of blocks
     _taking: Lock = field(default_factory=Lock)
 
     async def find(self, kind: str, text: str, k: int) -> Answer | None:
@@ -94,14 +94,18 @@ class Ledger:
                 self.left = self._block()
 
     def _block(self) -> int:
-        """How many requests the next free block has."""
+        """How many requests the next free block has. A block's name is how many were taken before it, and it holds how many it has."""
         assert self.budget is not None
-        size = max(1, min(BLOCK, self.budget // 100))
-        while (at := self._blocks * size) < self.budget:
-            name = f"{PREFIX}/spent/{_digest(self.engine)}/{self._blocks:08d}"
-            self._blocks += 1
-            if self.store is None or self.store.put(name, str(size).encode(), absent=True):
-                return min(size, self.budget - at)
+        blocks = f"{PREFIX}/spent/{_digest(self.engine)}"
+        if self.store is not None and self._spent == 0 and (taken := self.store.keys(blocks)):
+            self._spent = int(taken[-1].rpartition("/")[2])
+        while self._spent < self.budget:
+            name = f"{blocks}/{self._spent:012d}"
+            size = min(max(1, min(BLOCK, self.budget // 100)), self.budget - self._spent)
+            free = self.store is None or self.store.put(name, str(size).encode(), absent=True)
+            self._spent += size if free or self.store is None else int(self.store.get(name) or size)
+            if free:
+                return size
         raise SpentError(f"{self.engine} was sent the {self.budget} requests of its budget; raise live.budget to go on")
 
     def _key(self, kind: str, text: str) -> str:

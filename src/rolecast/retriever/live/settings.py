@@ -31,8 +31,12 @@ class LiveConfig(BaseModel):
     collection: str = Field("", pattern="^[A-Za-z0-9_.:*,-]*$")  # google: the engine's id (cx); opensearch: the index
     title_field: FieldName = "title"  # of an opensearch index
     text_field: FieldName = "text"  # of an opensearch index
-    key_env: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # the environment variable that holds its key; null: ENGINE_API_KEY
-    key_file: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # or the file that does; null: the one that ENGINE_API_KEY_FILE names
+    key_env: str | None = Field(
+        None, min_length=1, json_schema_extra=HOW
+    )  # the environment variable that holds its key; null: ENGINE_API_KEY
+    key_file: str | None = Field(
+        None, min_length=1, json_schema_extra=HOW
+    )  # or the file that does; null: the one that ENGINE_API_KEY_FILE names
     budget: int | None = Field(None, ge=1, json_schema_extra=HOW)  # requests that it may be sent in all, tries among them
     cache_seconds: float = Field(86_400.0, ge=0)  # how long an answer, or a page, is taken for what the engine would say now
     concurrency: int = Field(16, ge=1, json_schema_extra=HOW)  # requests at once
