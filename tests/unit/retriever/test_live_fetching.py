@@ -86,8 +86,10 @@ def test_redirects_are_followed_but_not_for_ever() -> None:
     web.names["other.test"] = [["8.8.8.8"]]
     assert web.fetch().title == "A page"
     assert web.dialled == [PUBLIC, PUBLIC, "8.8.8.8"]
+    web = Web(a=redirect("/a"))
     with pytest.raises(Refused, match="redirects more than 5 times"):
-        Web(a=redirect("/a")).fetch()
+        web.fetch()
+    assert len(web.dialled) == 6
 
 
 def test_what_is_too_large_is_dropped_when_it_says_so_when_it_comes_and_when_it_is_unpacked() -> None:
@@ -110,6 +112,16 @@ def test_what_is_too_large_is_dropped_when_it_says_so_when_it_comes_and_when_it_
     with pytest.raises(Refused, match="larger than 100000 bytes"):
         Web(a=page(bomb, "text/plain", content_encoding="gzip")).fetch(most=100_000)
     assert Web(a=page("x" * 4096, "text/plain")).fetch(most=4096).text == "x" * 4096
+
+
+def test_a_length_that_is_too_large_is_enough() -> None:
+    async def promise(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 9999999\r\n\r\n")
+        await writer.drain()
+        await asyncio.sleep(1.5)
+
+    with pytest.raises(Refused, match="larger than"):
+        Web(a=promise).fetch(seconds=1.0)
 
 
 def test_a_packed_page_is_unpacked_and_one_packed_otherwise_is_refused() -> None:
