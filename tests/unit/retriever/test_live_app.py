@@ -41,6 +41,10 @@ def engine() -> Iterator[str]:
         asked = await request.json()
         if asked["q"] == "forbidden":
             return JSONResponse({"message": f"no, {KEY}"}, 403)
+        if asked["q"] == "strange":
+            return JSONResponse({"organic": 1})
+        if asked["q"] == "malformed":
+            return JSONResponse({"message": "no"}, 422)
         if asked["q"] == "busy":
             return JSONResponse({}, 503)
         hits = [{"title": f"T{n}", "link": f"http://10.0.0.{n}/", "snippet": f"{asked['q']} {n}"} for n in range(1, asked["num"] + 1)]
@@ -85,13 +89,14 @@ def test_a_page_of_a_private_address_is_not_fetched_for_a_client(url: str) -> No
 def test_what_an_engine_fails_of_is_told_apart(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERPER_API_KEY", KEY)
     monkeypatch.setattr(LiveRetriever, "_searched", _impatient(LiveRetriever._searched))
-    with serving(*make_retriever(RetrieverSettings(live="serper", live_url=engine, live_budget=3))) as url:
+    with serving(*make_retriever(RetrieverSettings(live="serper", live_url=engine, live_budget=5))) as url:
         assert post(url, "/retrieve", {"queries": ["busy"]}).status_code == 503
         refused = post(url, "/retrieve", {"queries": ["forbidden"]})
         assert (refused.status_code, KEY in refused.text) == (424, False)
+        assert [post(url, "/retrieve", {"queries": [query]}).status_code for query in ("strange", "malformed")] == [424, 424]
         assert post(url, "/retrieve", {"queries": ["dog"]}).status_code == 200
         spent = post(url, "/retrieve", {"queries": ["owl"]})
-        assert (spent.status_code, "3 requests of its budget" in spent.text) == (402, True)
+        assert (spent.status_code, "5 requests of its budget" in spent.text) == (402, True)
         with pytest.raises(WrongPart, match="budget"):  # at once: another try would not be answered either
             asyncio.run(HttpRetriever(url).search(["owl"], 3))
 

@@ -14,9 +14,9 @@ from math import isfinite
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from rolecast.errors import RolecastError
 from rolecast.retriever.live.reading import readable
 from rolecast.retriever.live.settings import Engine, LiveConfig
+from rolecast.service.client import WrongPart
 from rolecast.types import Passage
 
 
@@ -113,7 +113,7 @@ def _list(c: LiveConfig, reply: Mapping[str, Any], key: str, required: bool = Fa
     """What an engine found nothing for may lack the list."""
     found = reply.get(key, None if required else [])
     if not isinstance(found, list) or not all(isinstance(item, Mapping) for item in found):
-        raise RolecastError(f"{c.address} answered without a list {key!r}; is it {c.engine}?")
+        raise WrongPart(f"{c.address} answered without a list {key!r}; is it {c.engine}?")
     return found
 
 

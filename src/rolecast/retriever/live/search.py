@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from rolecast.errors import InputError, RolecastError
+from rolecast.errors import InputError
 from rolecast.ports import IndexInfo, Store
 from rolecast.retriever.embeddings import Embeddings
 from rolecast.retriever.live.addresses import Refused, Unread
@@ -20,7 +20,7 @@ from rolecast.retriever.live.engines import WIRES, ask_documents, read_documents
 from rolecast.retriever.live.fetching import Fetcher
 from rolecast.retriever.live.ledger import PREFIX, Answer, Ledger
 from rolecast.retriever.live.settings import LIVE, LiveConfig
-from rolecast.service.client import JsonClient
+from rolecast.service.client import JsonClient, WrongPart
 from rolecast.types import Passage
 
 if TYPE_CHECKING:
@@ -110,9 +110,9 @@ class LiveRetriever:
         except InputError as refusal:
             if self.config.engine == "jina" and NOTHING in str(refusal):
                 return {}
-            raise RolecastError(f"{self.config.engine} refuses a search: {refusal}") from None
+            raise WrongPart(f"{self.config.engine} refuses a search: {refusal}") from None
         if not isinstance(reply, Mapping):
-            raise RolecastError(f"{self.config.address} answered in another shape; is it {self.config.engine}?")
+            raise WrongPart(f"{self.config.address} answered in another shape; is it {self.config.engine}?")
         return reply
 
     async def fetch(self, ids: Sequence[str]) -> list[Passage]:
