@@ -228,10 +228,52 @@ def pod(*scratch: str) -> Schema:
 
 
 RUNTIME_CLASS: Schema = {"device": ref("device"), "runtimeClassName": OPTIONAL_NAME}
+CIDRS: Schema = array(text("^[0-9a-fA-F.:]+/[0-9]{1,3}$"))
+LIVE = closed(
+    {
+        "engine": {"enum": ["", "serper", "jina", "google", "searxng", "opensearch"]},
+        "url": text(f"^({URL}{PATHS})?$"),
+        "collection": text("^[A-Za-z0-9_.:*,-]*$"),
+        "fields": closed({name: text("^[A-Za-z_][A-Za-z0-9_.]*$") for name in ("title", "text")}, ("title", "text")),
+        "existingSecret": OPTIONAL_NAME,
+        "budget": count(0),
+        "cacheSeconds": count(0),
+        "record": text(f"^({BUCKET}{PATHS})?$"),
+        "to": ref("peers"),
+        "ports": ref("ports"),
+        "pages": closed({"enabled": BOOL, "except": CIDRS, "except6": CIDRS}, ("enabled", "except", "except6")),
+    },
+    ("engine", "url", "collection", "fields", "existingSecret", "budget", "cacheSeconds", "record", "to", "ports", "pages"),
+    allOf=[
+        {"if": {"properties": {"engine": {"enum": engines}}}, "then": {"properties": needed}}
+        for engines, needed in (
+            (["serper", "jina", "google"], {"existingSecret": {"minLength": 1}, "budget": {"minimum": 1}}),
+            (["searxng", "opensearch"], {"url": {"minLength": 1}}),
+            (["google", "opensearch"], {"collection": {"minLength": 1}}),
+        )
+    ],
+)
 PARTS: dict[str, Schema] = {
     "retriever": closed(
-        pod() | RUNTIME_CLASS | {"index": text(f"^{BUCKET}{PATHS}$"), "autoscaling": ref("autoscaling"), "allowFrom": ref("peers")},
-        (*pod(), "index", "autoscaling"),
+        pod()
+        | RUNTIME_CLASS
+        | {
+            "index": text(f"^({BUCKET}{PATHS})?$"),
+            "swapsFrom": text(f"^({BUCKET}{PATHS})?$"),
+            "reranker": closed(
+                {"path": text("^(/[-A-Za-z0-9_.]+)*$"), "form": {"enum": ["cross_encoder", "yes_no"]}, "depth": count(1)},
+                ("path", "form", "depth"),
+            ),
+            "live": LIVE,
+            "autoscaling": ref("autoscaling"),
+            "allowFrom": ref("peers"),
+        },
+        (*pod(), "index", "swapsFrom", "reranker", "live", "autoscaling"),
+        **{
+            "if": {"properties": {"live": {"properties": {"engine": {"const": ""}}}}},
+            "then": {"properties": {"index": {"minLength": 1}}},
+            "else": {"properties": {"index": {"maxLength": 0}, "swapsFrom": {"maxLength": 0}}},
+        },
     ),
     "judge": closed(
         pod()
@@ -312,7 +354,7 @@ PARTS: dict[str, Schema] = {
 def optional(schema: Any) -> Any:
     """The same without what must be there: a part that is off brings no defaults."""
     if isinstance(schema, dict):
-        return {key: optional(value) for key, value in schema.items() if key not in ("required", "if", "then")}
+        return {key: optional(value) for key, value in schema.items() if key not in ("required", "if", "then", "else", "allOf")}
     return [optional(item) for item in schema] if isinstance(schema, list) else schema
 
 

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from rolecast import identity
+from rolecast import identity, ports
 from rolecast.errors import InputError
 from rolecast.externals import EndpointName, ExternalConfig
 from rolecast.formats import KEY, RUN, SINCE
@@ -34,6 +34,7 @@ from rolecast.methods.registry import make_method
 from rolecast.reading import describe, read_json, read_mapping
 from rolecast.retriever.analysis import Analysis
 from rolecast.retriever.encoder import Prefixes
+from rolecast.retriever.live.settings import LIVE, LiveConfig
 from rolecast.rollout.engines.settings import EngineConfig, TransformersConfig, VllmHttpConfig, check_lora
 from rolecast.schedule import Schedule, find
 from rolecast.teachers.base import TeacherErrors
@@ -123,8 +124,8 @@ class DataConfig(Closed):
 class RetrieverConfig(Closed):
     """What a run searches: an index over its own corpus, unless `index` names another."""
 
-    # the ranker: words, meaning, or both; external: a service that cannot say what it serves, and no index of the run's own
-    kind: Literal["bm25", "dense", "hybrid", "external"] = "bm25"
+    # the ranker: words, meaning, or both; external: a service that cannot say what it serves; live: a search engine. Neither has an index
+    kind: Literal["bm25", "dense", "hybrid", "external", "live"] = "bm25"
     encoder: str = "minilm"  # minilm: the packaged all-MiniLM-L6-v2; else a sentence-transformers directory
     # what stands before a text that is encoded, {query: "query: ", passage: "passage: "}; null: what the encoder's own configuration names
     prefixes: Prefixes | None = Field(None, json_schema_extra=ADDED)
@@ -133,9 +134,26 @@ class RetrieverConfig(Closed):
     analysis: Analysis | None = Field(None, json_schema_extra=ADDED)
     # the address of an index that was built before, a folder or s3://bucket/prefix/key; what lies there is held to its digest
     index: str | None = Field(None, min_length=1, json_schema_extra=HOW)
+    # the search engine of kind live: other results another day, so never in lockstep
+    live: LiveConfig | None = Field(None, json_schema_extra=ADDED)
     url: str | None = Field(None, min_length=1, json_schema_extra=HOW)  # a service that serves the index, instead of opening it here
     patience: float = Field(120.0, ge=0, json_schema_extra=HOW)  # seconds that a search waits for a service that is away
     limit: float | None = Field(900.0, gt=0, json_schema_extra=HOW)  # seconds that a call may take in all; then its episode has failed
+
+    @model_validator(mode="after")
+    def _live_or_index(self) -> RetrieverConfig:
+        if (self.kind == LIVE) != (self.live is not None):
+            raise ValueError(
+                f"kind {self.kind} {'needs a section live: which engine is asked' if self.kind == LIVE else 'asks no engine: leave live out'}"
+            )
+        if self.live is not None and self.index:
+            raise ValueError("a search engine is asked instead of an index: leave index out")
+        return self
+
+    @property
+    def indexed(self) -> bool:
+        """Whether there is an index, of the run's own or another one."""
+        return self.kind not in (ports.EXTERNAL, LIVE)
 
 
 class JudgeConfig(Closed):
@@ -334,6 +352,10 @@ class RunConfig(Closed):
     def _somebody_speaks(self) -> RunConfig:
         """Every role through an endpoint that there is, and every slot that a stage trains by a role."""
         method = make_method(self.method)
+        if self.lockstep and self.retriever.live is not None:
+            raise ValueError(
+                f"lockstep: a run repeats to the last bit, and {self.retriever.live.engine} finds something else tomorrow; set lockstep to false"
+            )
         if stray := sorted(set(self.cast) - set(method.roles)):
             raise ValueError(f"cast: {method.name} has no role {stray[0]!r}; it has {', '.join(method.roles)}")
         for stage in method.schedule():

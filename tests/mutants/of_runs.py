@@ -205,7 +205,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
     "rollout/collect.py": [
         ("probes in evaluations", 'if env.phase in method.probed:', "if True:"),
         ("a failing tool ends the batch", "                _spoil(trajectory, error)", "                raise"),
-        ("a failing engine spoils an episode", "            except (EngineError, NamedStop):\n                raise\n", ""),
+        ("a failing engine spoils an episode", "            except (EngineError, NamedStop):  # no other episode would get further\n                raise\n", ""),
         ("a probe beside the rollout's own env", "method.probe(trajectory, env.probe())", "method.probe(trajectory, env)"),
         ("a group played by the default sampling", "self._play(episodes, group.sampling, group.phase, ended, version)", "self._play(episodes, Sampling(), group.phase, ended, version)"),
         ("an episode's end status lost", "trajectory.status = end.status", "pass"),

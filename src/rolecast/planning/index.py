@@ -72,7 +72,7 @@ def _drawn(config: RunConfig) -> Corpus:
 def index_parts(config: RunConfig, corpus: Corpus | None) -> list[Part]:
     """Of an index that is opened in the learner's process; a service has it elsewhere."""
     kind = config.retriever.kind
-    if corpus is None or kind == "external" or config.retriever.url is not None:
+    if corpus is None or not config.retriever.indexed or config.retriever.url is not None:
         return []
     n = corpus.passages
     parts = [

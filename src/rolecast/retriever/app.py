@@ -14,6 +14,7 @@ from starlette.middleware import Middleware
 
 from rolecast.errors import InputError
 from rolecast.retriever.lane import Lane
+from rolecast.retriever.live.serving import LiveVersion, add_live_faults
 from rolecast.retriever.settings import RetrieverSettings
 from rolecast.retriever.version import Version, within
 from rolecast.service.app import make_app
@@ -40,7 +41,10 @@ def make_retriever(settings: RetrieverSettings) -> tuple[FastAPI, Service]:
     service = Service.of("retriever", settings, shape_of=shape_of)
     serving = _Serving(settings, service)
     app = make_app(service, serving.live)
-    app.user_middleware.append(Middleware(Lane, search=serving.search))  # within what every request passes, before the routes
+    if settings.live:  # seconds away, so that nothing is won by a short way, and a search that failed must not be made twice
+        add_live_faults(app)
+    else:
+        app.user_middleware.append(Middleware(Lane, search=serving.search))  # within what every request passes, before the routes
     _add_routes(app, serving)
     return app, service
 
@@ -53,6 +57,7 @@ class _Serving:
         self.queries = Counter("rolecast_retriever_queries", "Queries taken.", registry=service.registry)
         sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
         self.batches = Histogram("rolecast_retriever_batch_queries", "Queries of one search.", buckets=sizes, registry=service.registry)
+        self.lookups = Counter("rolecast_retriever_live", "Lookups at a search engine or of pages.", ["outcome"], registry=service.registry)
         self.swaps = Counter("rolecast_retriever_swaps", "Indexes that took the place of another.", registry=service.registry)
         self.swapping = False
 
@@ -63,7 +68,7 @@ class _Serving:
         yield
         await self.version.close()
 
-    async def swap(self, place: str) -> Version:
+    async def swap(self, place: str) -> Version | LiveVersion:
         """Opens another index beside the one that is served, and serves it once it is warm: requests that came before are answered by the
         one before, which is closed after the last of them. `InputError` if it cannot be served, or there is no room for both.
         """
@@ -84,7 +89,9 @@ class _Serving:
         await old.close()
         return new
 
-    async def _opened(self, place: str, beside: str = "") -> Version:
+    async def _opened(self, place: str, beside: str = "") -> Version | LiveVersion:
+        if self.settings.live:
+            return await LiveVersion.opened(self.settings, lambda outcome: self.lookups.labels(outcome).inc())
         return await Version.opened(self.settings, place, self.batches.observe, beside)
 
     def _tell(self) -> None:

@@ -149,7 +149,7 @@ class Collector:
                 self._begun[episode.group].append(trajectory)
             try:
                 await play_episode(self.method, env, self.judge, spoken, self.asks)
-            except (EngineError, NamedStop):
+            except (EngineError, NamedStop):  # no other episode would get further
                 raise
             except Exception as error:
                 _spoil(trajectory, error)

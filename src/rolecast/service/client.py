@@ -19,6 +19,7 @@ from rolecast.service.logs import REQUEST_ID
 from rolecast.service.tokens import TOKEN, TOKEN_FILE
 
 log = logging.getLogger(__name__)
+CREDENTIALS = ("authorization", "x-api-key", "x-goog-api-key")  # headers that hold one
 
 
 class NoAnswer(RolecastError):
@@ -46,12 +47,13 @@ class JsonClient:
     Requests must be idempotent. Waiting for a turn, when more than `concurrency` are asked for, costs no patience; a request that
     gets its turn when the part has been away for longer is tried once.
     `variable` is where the address comes from, by default ROLECAST_<NAME>_URL. `headers` are asked for before each request, and may
-    hold a credential: they are never shown. `outside`: the part is not one of ours, so the way to it may lead through a proxy.
+    hold a credential: they are never shown. `outside`: the part is not one of ours, so the way to it may lead through a proxy. `before`: is
+    waited for before each try, and what it raises ends the request.
     """
 
     def __init__(
         self, name: str, url: str, *, timeout: float = 30.0, patience: float = 120.0, headers: Callable[[], Mapping[str, str]] = dict,
-        variable: str = "", concurrency: int = 16, outside: bool = False,
+        variable: str = "", concurrency: int = 16, outside: bool = False, before: Callable[[], Awaitable[None]] | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.variable = variable or f"ROLECAST_{name.upper()}_URL"
@@ -59,7 +61,7 @@ class JsonClient:
             raise InputError(f"the {name}'s address {url!r} is no http(s) URL; mend {self.variable}")
         self.name, self.url = name, url.rstrip("/")
         self._timeout, self._patience, self._headers = timeout, patience, headers
-        self._outside = outside
+        self._outside, self._before = outside, before
         self._sleep, self._clock, self._concurrency = sleep, clock, concurrency
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -103,6 +105,8 @@ class JsonClient:
         client, slots = self._connected()
         async with slots:
             begun = self._clock()
+            if self._before is not None:
+                await self._before()
             try:
                 with spans.span(f"{method} {path.partition('?')[0]} of {self.name}", "client"):
                     headers = {**self._headers(), **({"x-request-id": REQUEST_ID.get()} if REQUEST_ID.get() else {}), **spans.headers()}
@@ -160,5 +164,7 @@ def detail_of(reply: httpx.Response) -> str:
     except ValueError:
         detail = None
     text = " ".join((reply.text if detail is None else detail).split())
-    credential = reply.request.headers.get("authorization", "").removeprefix("Bearer ")
-    return (text.replace(credential, "[credential]") if credential else text)[:500]
+    for name in CREDENTIALS:
+        if credential := reply.request.headers.get(name, "").rpartition(" ")[2]:
+            text = text.replace(credential, "[credential]")
+    return text[:500]

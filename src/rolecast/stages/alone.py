@@ -29,7 +29,7 @@ from rolecast.evaluation.tasks import Task
 from rolecast.evaluation.trace import trace
 from rolecast.leasing import Group
 from rolecast.methods.base import Method
-from rolecast.ports import EXTERNAL, Retriever
+from rolecast.ports import Retriever
 from rolecast.retriever.index import build_index
 from rolecast.retriever.silent import NoRetriever
 from rolecast.rewards.text import RULES
@@ -106,7 +106,7 @@ def _questions_at(data: Path) -> Path:
 def searched(config: RunConfig, speaker: Speaker, corpus: Path | None, beside: Path) -> Path | None:
     """The corpus that has to be indexed: none for a method that does not search, or where the config names an index or a service."""
     r = config.retriever
-    if played_method(config, speaker).k == 0 or r.index or r.kind == EXTERNAL or address(RETRIEVER_URL, r.url):
+    if played_method(config, speaker).k == 0 or r.index or not r.indexed or address(RETRIEVER_URL, r.url):
         return None
     if corpus is None:
         raise InputError(

@@ -12,7 +12,6 @@ from rolecast.evaluation.comparison import Finished, Point, compared
 from rolecast.evaluation.comparison_page import render_comparison
 from rolecast.evaluation.cost import Cost, read_cost
 from rolecast.methods.registry import find
-from rolecast.ports import EXTERNAL
 from rolecast.schedule import last
 from rolecast.stages.budget import accounts
 from rolecast.stages.comparison import Member, sft_rows
@@ -93,7 +92,9 @@ def met_by(run: Run) -> str:
     """What episodes meet. An index is told by its corpus and its ranker: the same passages may be embedded with other last bits elsewhere."""
     c = run.config.retriever
     manifest = run.manifest(run.index)
-    if c.kind == EXTERNAL or c.index or manifest is None:
+    if c.live is not None:
+        searched = c.live.name
+    elif not c.indexed or c.index or manifest is None:
         searched = run.shared.get("retriever.index", "")
     else:
         files = json.loads(manifest)["files"]

@@ -14,6 +14,7 @@ from rolecast.config import RunConfig
 from rolecast.judge.lexical import LEXICAL
 from rolecast.methods.registry import judge_prompts, make_method
 from rolecast.ports import EXTERNAL, IndexInfo, JudgeInfo
+from rolecast.retriever.live.settings import LIVE
 from rolecast.stages.run import Run
 from rolecast.store.artifact import digest_of
 
@@ -47,6 +48,8 @@ def index_of(run: Run) -> IndexInfo:
     kind = run.config.retriever.kind
     if kind == EXTERNAL:
         return IndexInfo(EXTERNAL)
+    if (live := run.config.retriever.live) is not None:
+        return IndexInfo(LIVE, live.name)
     if shared := run.shared.get("retriever.index"):
         return IndexInfo(kind, shared)
     manifest = run.manifest(run.index)

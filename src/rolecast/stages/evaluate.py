@@ -19,6 +19,7 @@ from rolecast.evaluation.reports import KINDS, SCORES, judged, report_rewards, r
 from rolecast.evaluation.tasks import QA, Task
 from rolecast.evaluation.trace import trace
 from rolecast.ports import Retriever
+from rolecast.retriever.live.search import LiveRetriever
 from rolecast.rollout.collect import Collector, Episode
 from rolecast.rollout.remote import limits_of
 from rolecast.rollout.render import Renderer
@@ -81,6 +82,7 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
     method = c.method_in(of).whole()
     version = str(Version(c.name, 0, 0, stage))
     engine, renderer = finished_engine(run, method, of, version, lockstep=c.lockstep, externals=c.externals_of(method))
+    searched = open_retriever(run)
     questions = profile.asked(load_questions(run, "test")[: c.eval.n])
     left, budget = judge_left(run), c.judge.budget or 0
     judge = BudgetedJudge(
@@ -88,7 +90,7 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
         lambda: judge_spent(budget, f"{folder.name} is not evaluated; verdicts that its cache holds cost nothing again"),
     )  # fmt: skip
     collector = Collector(
-        method, engine, around(open_retriever(run), renderer), judge, renderer, c.seed, c.model.max_context, c.engine.in_flight,
+        method, engine, around(searched, renderer), judge, renderer, c.seed, c.model.max_context, c.engine.in_flight,
         profile.loses_beginning,
         limits=limits_of(c, method), lockstep=c.lockstep, clocks={}, asks=report_rewards,
     )  # fmt: skip
@@ -113,7 +115,9 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
     }  # fmt: skip
     predictions = [prediction(t, task, texts) for t in done]
     spent = latency.latency([clock.seconds for clock in (collector.clocks or {}).values()], c.engine.in_flight)
-    made = {**run.made, "stage": stage, "profile": said.get("profile", ""), "environment": asdict(about)}
+    made: dict[str, Any] = {**run.made, "stage": stage, "profile": said.get("profile", ""), "environment": asdict(about)}
+    if isinstance(searched, LiveRetriever):
+        made["live"] = searched.told()
     documents = {"documents": {"run": found.run.place, "stage": found.stage}} if found is not None else {}
     with writing(folder, "evaluation", {**made, **documents}) as partial:
         (partial / "result.json").write_text(json.dumps(result, indent=1))

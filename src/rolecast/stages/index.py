@@ -12,6 +12,7 @@ from rolecast.methods.registry import make_method
 from rolecast.ports import EXTERNAL
 from rolecast.retriever.analysis import PLAIN, Analysis
 from rolecast.retriever.index import KIND, build_index
+from rolecast.retriever.live.settings import LIVE
 from rolecast.stages.run import Run, working
 from rolecast.stages.world import world
 from rolecast.store.artifact import parse_manifest
@@ -23,13 +24,13 @@ log = logging.getLogger(__name__)
 def index(run: Run) -> None:
     """Builds `run.index` from the run's corpus unless it is there; the corpus of a world of its own is drawn first.
 
-    A run that takes its index from elsewhere, or searches an external service, builds none.
+    A run that takes its index from elsewhere, searches an external service or asks a search engine, builds none.
     """
     world(run)
     c, r = run.config, run.config.retriever
     if r.index:
         _check_shared(c)
-    elif r.kind != EXTERNAL and not run.has(run.index):
+    elif r.kind != EXTERNAL and r.kind != LIVE and not run.has(run.index):
         with working(run, "index"):
             corpus = Path(c.data.corpus) if c.data.corpus else run.world / "corpus.jsonl"
             passages = read_corpus(corpus)

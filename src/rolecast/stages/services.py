@@ -18,21 +18,28 @@ from rolecast.methods.registry import make_method
 from rolecast.ports import EXTERNAL, IndexInfo, Judge, Retriever
 from rolecast.retriever.client import HttpRetriever
 from rolecast.retriever.index import LocalRetriever
+from rolecast.retriever.live.search import LiveRetriever
+from rolecast.retriever.live.settings import LIVE
 from rolecast.stages.environment import JUDGE_URL, RETRIEVER_URL, address, index_of, judge_of, shown
 from rolecast.stages.run import Run
+from rolecast.store.local import LocalStore
 from rolecast.store.uri import local_artifact
 
 T = TypeVar("T")
 
 
 def open_retriever(run: Run) -> Retriever:
-    """The service, if an address is given; else the run's index in this process. `InputError` if it serves another index."""
+    """The service, if an address is given; else the run's index, or its search engine, from this process. `InputError` if a service has
+    another one. What an engine says is kept in the run."""
     c, wanted = run.config.retriever, index_of(run)
     if url := address(RETRIEVER_URL, c.url):
         service = HttpRetriever(url, patience=c.patience)
         if wanted.kind != EXTERNAL:
             require_index(_asked(service, service.info()), wanted, shown(url))
         return service
+    if c.kind == LIVE:
+        assert c.live is not None
+        return LiveRetriever(c.live, store=run.store or LocalStore(run.path), encoder=c.encoder)
     if c.kind == EXTERNAL:
         raise InputError(f"retriever.kind is external: name the service by retriever.url or {RETRIEVER_URL}")
     encoder = c.encoder if Path(c.encoder).is_dir() else None

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from parallel import Late, Parallel, Repeats, collector, prompt, question, say
 
-from rolecast.errors import EngineError
+from rolecast.errors import EngineError, NamedStop
 from rolecast.leasing import Group
 from rolecast.ports import Embed, Judge, Sampling, Verdict
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.env import Env
-from rolecast.types import Question, Reward, Trajectory
+from rolecast.types import Passage, Question, Reward, Trajectory
 
 FIFTY = [Episode(question(number), f"0:q{number}", 0) for number in range(50)]
 
@@ -88,6 +88,16 @@ def test_an_engine_that_fails_ends_the_batch() -> None:
     made.engine._drain = lambda: 1 / 0  # type: ignore[attr-defined]
     with pytest.raises(EngineError, match=r"the engine did not answer .*: ZeroDivisionError"):
         made.collect(FIFTY, Sampling(1.0), "train")
+
+
+class Spent(Late):
+    async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        raise NamedStop("the search engine's budget is spent")
+
+
+def test_a_stop_that_has_a_name_ends_the_batch_instead_of_spoiling_what_is_left() -> None:
+    with pytest.raises(NamedStop, match="budget is spent"):
+        collector(Short(), Spent()).collect(FIFTY, Sampling(1.0), "eval")
 
 
 class NoWeights(Short):
