@@ -187,9 +187,10 @@ GLOBAL = closed(
                 "configMap": NAME,
                 "retriever": text(f"^(none|{URL}{PATHS})?$"),
                 "judge": text(f"^(none|{URL}{PATHS})?$"),
+                "coordinatorPort": count(1024, 65535),
                 "coordinators": text(f"^({BUCKET}{PATHS})?$"),
             },
-            ("configMap", "retriever", "judge", "coordinators"),
+            ("configMap", "retriever", "judge", "coordinatorPort", "coordinators"),
         ),
         "networkPolicy": closed(
             {

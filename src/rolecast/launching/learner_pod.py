@@ -11,7 +11,7 @@ from rolecast.launching import overrides, s3_access
 from rolecast.launching.spec import TrainingJobSpec
 from rolecast.processes import TERMINATION_LOG
 from rolecast.service.tokens import TOKEN
-from rolecast.store.announcements import ADDRESS, COORDINATORS
+from rolecast.store.announcements import ADDRESS, COORDINATORS, LET_THROUGH, PORT
 
 Manifest = dict[str, Any]
 
@@ -113,7 +113,8 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
         env.append({"name": "ROLECAST_ZERO_STAGE", "value": str(spec.zero_stage)})
     if spec.samples:
         env.append({"name": ADDRESS, "value": spec.coordinator_url})
-        env.append({"name": "ROLECAST_COORDINATOR_PORT", "value": str(spec.coordinator.port)})
+        env.append({"name": PORT, "value": str(spec.coordinator.port)})
+        env.append({"name": LET_THROUGH, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": PORT, "optional": True}}})
     for key in REQUIRED_ENDPOINTS:
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key}}})
     for key in (*OPTIONAL_ENDPOINTS, *([COORDINATORS] if spec.samples else [])):

@@ -281,6 +281,8 @@ def test_a_job_announces_the_address_of_its_own_service_where_the_chart_says(nam
     where = {"name": "rolecast-endpoints", "key": "ROLECAST_COORDINATORS", "optional": True}
     assert variables["ROLECAST_COORDINATORS"]["valueFrom"] == {"configMapKeyRef": where}
     assert "ROLECAST_COORDINATOR" not in to_yaml(render(name, stage="sft"))
+    open_port = {"name": "rolecast-endpoints", "key": "ROLECAST_COORDINATOR_PORT", "optional": True}
+    assert variables["ROLECAST_COORDINATOR_PORT_LET_THROUGH"]["valueFrom"] == {"configMapKeyRef": open_port}
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])

@@ -9,6 +9,7 @@ ROLECAST_STORE: {{ .Values.global.s3.store | quote }}
 ROLECAST_S3_ENDPOINT: {{ .Values.global.s3.endpoint | quote }}
 ROLECAST_S3_REGION: {{ .Values.global.s3.region | quote }}
 ROLECAST_COORDINATORS: {{ .Values.global.endpoints.coordinators | default (printf "%s/coordinators" .Values.global.s3.store) | quote }}
+ROLECAST_COORDINATOR_PORT: {{ int .Values.global.endpoints.coordinatorPort | quote }}
 {{- range $part := list "retriever" "judge" }}
 {{- $url := index $.Values.global.endpoints $part | default (index $own $part) }}
 {{- if ne $url "none" }}
