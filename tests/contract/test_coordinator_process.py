@@ -47,7 +47,10 @@ def run(tmp_path: Path) -> Run:
 
 def test_a_port_that_policies_cut_off_is_refused_before_anybody_waits(url: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLECAST_COORDINATOR_PORT_LET_THROUGH", "8400")
-    with pytest.raises(InputError, match=r"policies let 8400 through: set coordinator\.port"), child_coordinator(served(run, RL), HELLO, RULES):
+    with (
+        pytest.raises(InputError, match=r"policies let 8400 through: set coordinator\.port"),
+        child_coordinator(served(run, RL), HELLO, RULES),
+    ):
         pass
 
 

@@ -131,10 +131,10 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
 
 def resources(spec: TrainingJobSpec) -> Manifest:
     """Requests equal limits: a learner that is throttled or evicted holds up all its peers. /dev/shm counts as memory. On a small node it may
-    ask for less of the cores, and take what the others leave."""
+    ask for less, and take what the others leave."""
     amount = overrides.resources({"cpu": spec.cpu, "memory": spec.memory}, spec.gpus_per_node, spec.overrides)
     limit = {"ephemeral-storage": spec.disk_limit} if spec.disk_limit else {}
-    request = {"cpu": spec.cpu_request or spec.cpu, "ephemeral-storage": spec.disk_request}
+    request = {"cpu": spec.cpu_request or spec.cpu, "memory": spec.memory_request or spec.memory, "ephemeral-storage": spec.disk_request}
     return {"requests": {**amount, **request}, "limits": {**amount, **limit}}
 
 

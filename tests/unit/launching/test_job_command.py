@@ -84,7 +84,9 @@ def beside(api: FakeApi, stage: Stage, owner: str = "", **labels: str) -> str:
     return str(api.put("services", service)["metadata"]["name"])
 
 
-@pytest.mark.parametrize(("kind", "verb", "end"), [("pytorchjob", "cancel", ""), ("pytorchjob", "delete", "Failed"), ("trainjob", "delete", "Failed")])
+@pytest.mark.parametrize(
+    ("kind", "verb", "end"), [("pytorchjob", "cancel", ""), ("pytorchjob", "delete", "Failed"), ("trainjob", "delete", "Failed")]
+)
 def test_a_service_that_was_applied_beside_the_job_goes_with_it_and_no_other_does(
     api: FakeApi, command: Command, kind: str, verb: str, end: str
 ) -> None:
@@ -117,9 +119,7 @@ def test_a_service_that_the_job_owns_is_deleted_at_once(api: FakeApi, command: C
     assert not api.objects["services"]
 
 
-def test_the_service_of_a_job_that_was_made_anew_meanwhile_stays(
-    api: FakeApi, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_service_of_a_job_that_was_made_anew_meanwhile_stays(api: FakeApi, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = job(api, stage="rl")
     name = beside(api, stage)
     api.keep_deleted = True
