@@ -11,7 +11,7 @@ from rolecast.stages.step import S3_CA
 
 S3_KEYS = {key: key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")}
 ENDPOINTS = ("ROLECAST_STORE", "ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL", "ROLECAST_JUDGE_URL",
-             "ROLECAST_COORDINATOR_PORT")  # fmt: skip
+             "ROLECAST_COORDINATOR_PORT", "ROLECAST_S3_AUDIENCE", "AWS_ROLE_ARN", "AWS_ENDPOINT_URL_STS")  # fmt: skip
 JOB = dsl.PIPELINE_JOB_ID_PLACEHOLDER  # what a step's named end is recorded under, see `stages.ends`
 TRIES = 3  # of a step, the first one among them
 # Argo counts this from the step's first start and ends its pod then, so it is longer than any training may take.
