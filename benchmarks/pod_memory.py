@@ -1,6 +1,6 @@
 """What the pods of the demo on a cluster hold at most, each part as the processes that its container runs.
 
-    python benchmarks/pod_memory.py [--config configs/demo_cluster.yaml] [--sft 400] [--rl 4] [--questions 200]
+    python benchmarks/pod_memory.py [--config configs/demo_cluster.yaml] [--model DIR] [--sft 400] [--rl 4] [--questions 200]
 
 Starts an S3 server, creates the run, trains both stages for a few steps with a rollout worker, evaluates, and answers a few questions. Of
 each part two peaks are printed in MiB, looked at ten times a second: `held` is what nothing but the processes' end gives back (anonymous
@@ -84,6 +84,7 @@ def ask(port: int, question: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--config", type=Path, default=ROOT / "configs" / "demo_cluster.yaml")
+    parser.add_argument("--model", type=Path, help="that speaks already, as an SFT stage left it; then few steps are enough")
     parser.add_argument("--sft", type=int, default=400, help="steps")
     parser.add_argument("--rl", type=int, default=4, help="steps")
     parser.add_argument("--questions", type=int, default=200, help="of the evaluation")
@@ -100,6 +101,8 @@ def main() -> None:
 
 def play(cluster: Cluster, peaks: Peaks, given: argparse.Namespace) -> None:
     steps = [f"stages.sft.steps={given.sft}", f"stages.rl.steps={given.rl}", "stages.rl.eval_every=2", f"eval.n={given.questions}"]
+    if given.model:
+        steps += [f"model.path={given.model}", "model.scratch=null"]
     overrides = [word for step in steps for word in ("--set", step)]
 
     def command(name: str, *words: str) -> None:

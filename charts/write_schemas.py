@@ -199,14 +199,17 @@ GLOBAL = closed(
                 "s3": ref("flow"),
                 "sts": ref("flow"),
                 "apiServer": ref("flow"),
+                "otlp": ref("flow"),
+                "notify": ref("flow"),
                 "pipelines": closed({"from": ref("peers")}, ("from",)),
                 "prometheus": closed({"from": ref("peers")}, ("from",)),
             },
-            ("enabled", "dns", "s3", "sts", "apiServer", "pipelines", "prometheus"),
+            ("enabled", "dns", "s3", "sts", "apiServer", "otlp", "notify", "pipelines", "prometheus"),
         ),
+        "tracing": closed({"endpoint": text(f"^({URL}{PATHS})?$")}, ("endpoint",)),
         "monitoring": MONITORING,
     },
-    ("image", "device", "s3", "serviceAccount", "overrides", "rotation", "auth", "externals", "endpoints", "networkPolicy", "monitoring"),
+    ("image", "device", "s3", "serviceAccount", "overrides", "rotation", "auth", "externals", "endpoints", "networkPolicy", "tracing", "monitoring"),
 )
 
 

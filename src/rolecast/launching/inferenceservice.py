@@ -241,7 +241,7 @@ def _probe(path: str) -> Manifest:
 
 def _agent(spec: ServingSpec) -> Manifest:
     env: list[Manifest] = [{"name": "ROLECAST_WORKDIR", "value": "/work"}]
-    for key in ("ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL"):
+    for key in ("ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL", "ROLECAST_TRACING", "OTEL_EXPORTER_OTLP_ENDPOINT"):
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key, "optional": True}}})
     env += s3_access.env(spec)
     env += [{"name": key, "valueFrom": {"secretKeyRef": {"name": spec.externals_secret, "key": key}}} for key in spec.externals_keys]
