@@ -102,7 +102,7 @@ def main() -> None:
 def play(cluster: Cluster, peaks: Peaks, given: argparse.Namespace) -> None:
     steps = [f"stages.sft.steps={given.sft}", f"stages.rl.steps={given.rl}", "stages.rl.eval_every=2", f"eval.n={given.questions}"]
     if given.model:
-        steps += [f"model.path={given.model}", "model.scratch=null"]
+        steps.append(f"model.path={given.model}")
     overrides = [word for step in steps for word in ("--set", step)]
 
     def command(name: str, *words: str) -> None:
