@@ -1,4 +1,4 @@
-"""What docs/operations.md has one start on a node of two cores fits together: what pods ask for, who lets whom through, who may launch."""
+"""What the docs have one start on a node of two cores fits together: what pods ask for, who lets whom through, who may launch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from rolecast.reading import read_mapping
 from tests.charts.rendering import CHART, ROOT, Helm, Object, of_kind, pods
 from tests.charts.traffic import End, arrives, leaves
 
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text().replace("\\\n", " ")
+PAGES = ("install", "security", "jobs", "serving", "operations")
+OPERATIONS = "\n".join((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES).replace("\\\n", " ")
 UNITS = {"": Decimal(1), "m": Decimal("0.001"), "Mi": Decimal(2**20), "Gi": Decimal(2**30)}
 CORES = Decimal(2)
 # What kubeadm's control plane asks for: API server 250m, controller manager 200m, scheduler, etcd and two of CoreDNS 100m each.
