@@ -116,6 +116,15 @@ def test_no_other_edge_between_pods_passes(helm4: Helm, install: str) -> None:
             assert not (leaves(objects, ENDS[a], ENDS[b], port) and arrives(objects, ENDS[a], ENDS[b], port)), f"{a} → {b}:{port} passes"
 
 
+def test_openshifts_dns_and_prometheus_are_where_they_are_there(helm4: Helm) -> None:
+    """Policies see the ports of pods: OpenShift's DNS listens on 5353 behind a Service on 53."""
+    objects = helm4.rendered("dev-openshift")
+    for part in ("retriever", "rollout", "learner"):
+        assert leaves(objects, ENDS[part], End({}, "openshift-dns"), 5353, "UDP")
+        assert not leaves(helm4.rendered("dev"), ENDS[part], End({}, "openshift-dns"), 5353, "UDP")
+    assert arrives(objects, End({}, "openshift-user-workload-monitoring"), ENDS["retriever"], 8080)
+
+
 @pytest.mark.parametrize(
     ("step", "taken"),
     [
