@@ -209,7 +209,20 @@ GLOBAL = closed(
         "tracing": closed({"endpoint": text(f"^({URL}{PATHS})?$")}, ("endpoint",)),
         "monitoring": MONITORING,
     },
-    ("image", "device", "s3", "serviceAccount", "overrides", "rotation", "auth", "externals", "endpoints", "networkPolicy", "tracing", "monitoring"),
+    (
+        "image",
+        "device",
+        "s3",
+        "serviceAccount",
+        "overrides",
+        "rotation",
+        "auth",
+        "externals",
+        "endpoints",
+        "networkPolicy",
+        "tracing",
+        "monitoring",
+    ),
 )
 
 

@@ -38,9 +38,7 @@ class AccountToken:
         own = (self._folder / "token").read_text().strip()
         namespace, account = _account(own)
         authority = self._folder / "ca.crt"
-        http = PoolManager(
-            retries=False, timeout=Timeout(connect=5.0, read=30.0), ca_certs=str(authority) if authority.is_file() else None
-        )
+        http = PoolManager(retries=False, timeout=Timeout(connect=5.0, read=30.0), ca_certs=str(authority) if authority.is_file() else None)
         url = f"{self._server}/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         body = {
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
@@ -50,7 +48,9 @@ class AccountToken:
         try:
             reply = http.request("POST", url, body=json.dumps(body), headers=headers, redirect=False)
         except HTTPError as error:
-            raise CredentialsFault(f"{self._server} cannot be reached ({type(error).__name__}) for a token of the account", again=True) from None
+            raise CredentialsFault(
+                f"{self._server} cannot be reached ({type(error).__name__}) for a token of the account", again=True
+            ) from None
         if reply.status == 403:
             raise CredentialsFault(
                 f"account {account} of namespace {namespace} may not have a token for {self._audience}: "

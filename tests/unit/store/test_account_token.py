@@ -46,7 +46,10 @@ def test_a_token_is_asked_for_and_exchanged_each_time_keys_expire(start: Start, 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (Answer(403, b"{}"), "account rolecast-launcher of namespace team may not have a token for sts.test: let it create serviceaccounts/token"),
+        (
+            Answer(403, b"{}"),
+            "account rolecast-launcher of namespace team may not have a token for sts.test: let it create serviceaccounts/token",
+        ),
         (Answer(201, b"<html>"), "gives no token of account rolecast-launcher"),
         (Answer(404, b"{}"), "gives no token of account rolecast-launcher .status 404."),
     ],
