@@ -66,7 +66,7 @@ PLACE = (
     Parameter("image", "Image of the steps that launch, report, decide and deploy: control.", CONTROL),
     Parameter("retriever_image", "Image of the step that builds an index: retriever.", RETRIEVER),
     Parameter("rollout_image", "Image of the steps that evaluate: rollout.", ROLLOUT),
-    *amounts("control", "launches, reports, decides or deploys", ("100m", "1"), ("256Mi", "1Gi")),
+    *amounts("control", "launches, reports, decides or deploys", ("50m", "1"), ("256Mi", "1Gi")),
     *amounts("index", "builds an index", ("300m", "4"), ("1Gi", "4Gi")),
     *amounts("evaluation", "evaluates (see `rolecast plan`)", ("300m", "4"), ("1Gi", "4Gi")),
     Parameter("evaluation_gpus", "NVIDIA GPUs of a step that evaluates.", "0"),

@@ -8,6 +8,7 @@ import shlex
 from decimal import Decimal
 from typing import Any
 
+import pytest
 import yaml
 from rolecast_pipelines.parameters import PLACE
 
@@ -22,6 +23,9 @@ UNITS = {"": Decimal(1), "m": Decimal("0.001"), "Mi": Decimal(2**20), "Gi": Deci
 CORES = Decimal(2)
 # What kubeadm's control plane asks for: API server 250m, controller manager 200m, scheduler, etcd and two of CoreDNS 100m each.
 CLUSTERS_OWN = Decimal("0.85")
+NODE = Decimal(8 * 2**30)
+# What is left for the kubelet, the operating system, the control plane and operators, of which hardly any ask for memory.
+NODES_OWN = Decimal(2 * 2**30)
 
 
 def amount(quantity: str) -> Decimal:
@@ -54,16 +58,22 @@ def test_values_for_one_node_say_what_the_parts_ask_for(helm4: Helm) -> None:
     assert asked(services(helm4), "memory") == Decimal(memory) * UNITS["Gi"]
 
 
-def test_services_and_two_jobs_at_once_fit_two_cores(helm4: Helm) -> None:
+@pytest.mark.parametrize(("what", "node", "own"), [("cpu", CORES, CLUSTERS_OWN), ("memory", NODE, NODES_OWN)])
+def test_services_and_two_runs_at_once_fit_the_node(helm4: Helm, what: str, node: Decimal, own: Decimal) -> None:
+    """Of each run a job, and beside it the step that launched it or one that evaluates or builds."""
     jobs = [render_job("pytorchjob", spec, "spec") for spec in rendered_by("pytorchjob")]
     assert len(jobs) == 2
-    assert asked(services(helm4), "cpu") + sum(asked(job, "cpu") for job in jobs) + CLUSTERS_OWN <= CORES
+    defaults = {parameter.name: parameter.default for parameter in PLACE}
+    launching = amount(defaults[f"control_{what}_request"])
+    others = max(amount(defaults[f"{kind}_{what}_request"]) for kind in ("index", "evaluation"))
+    one = max(max(asked(job, what) for job in jobs) + launching, others)
+    assert asked(services(helm4), what) + 2 * one + own <= node
 
 
 def test_the_readme_asks_for_as_much() -> None:
     (spec,) = rendered_by("pytorchjob", (ROOT / "README.md").read_text().replace("\\\n", " "))
     job = render_job("pytorchjob", spec, "spec")
-    assert {what: asked(job, what) for what in ("cpu", "memory")} == {"cpu": Decimal("0.3"), "memory": 3 * UNITS["Gi"]}
+    assert {what: asked(job, what) for what in ("cpu", "memory")} == {"cpu": Decimal("0.2"), "memory": 1280 * UNITS["Mi"]}
 
 
 def test_the_pipelines_job_asks_for_what_a_job_by_hand_does() -> None:
@@ -77,7 +87,8 @@ def test_the_agent_behind_kserve_fits_in_the_place_of_the_charts(helm4: Helm) ->
     (spec,) = rendered_by("inferenceservice")
     (agent,) = [item for item in services(helm4) if item["metadata"]["name"].endswith("-agent")]
     pod = {"kind": "Pod", "metadata": {"name": "demo"}, "spec": render_inference_service(spec, "spec")["spec"]["predictor"]}
-    assert 0 < asked([pod], "cpu") <= asked([agent], "cpu")
+    for what in ("cpu", "memory"):
+        assert 0 < asked([pod], what) <= asked([agent], what)
 
 
 def test_the_agent_behind_kserve_may_ask_the_retriever(helm4: Helm) -> None:

@@ -35,7 +35,8 @@ from urllib3.exceptions import HTTPError, ProxyError
 from rolecast.errors import ArtifactError, InputError, StoreError, WrongStoreError
 from rolecast.retries import Tries
 from rolecast.store.artifact import MANIFEST, entry_of, parse_manifest, receiving, verified
-from rolecast.store.credentials import CredentialsFault, clocks_apart, provider_of
+from rolecast.store.credentials import clocks_apart, provider_of
+from rolecast.store.faults import CredentialsFault
 from rolecast.store.keys import below, checked, missing, require_same
 from rolecast.store.local import holds
 from rolecast.store.transport import CA_BUNDLE, pool_for
