@@ -70,6 +70,24 @@ def test_services_and_two_runs_at_once_fit_the_node(helm4: Helm, what: str, node
     assert asked(services(helm4), what) + 2 * one + own <= node
 
 
+def test_pods_request_what_they_were_measured_to_hold(helm4: Helm) -> None:
+    rows = re.findall(r"^\| ([\w, ]+) \|(?: [\d,]+)? \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", OPERATIONS, re.MULTILINE)
+    table = {name: [int(cell.replace(",", "")) for cell in cells] for name, *cells in rows}
+    defaults = {parameter.name: parameter.default for parameter in PLACE}
+    steps = {"step that prepares a run": "index", "step that evaluates": "evaluation", "step that launches": "control"}
+    found = {name: (defaults[f"{kind}_memory_request"], defaults[f"{kind}_memory"]) for name, kind in steps.items()}
+    for item in services(helm4):
+        (pod,) = pods([item])
+        part = pod.labels["app.kubernetes.io/component"].replace("rollout", "rollout worker")
+        found[part] = tuple(pod.containers[0]["resources"][kind]["memory"] for kind in ("requests", "limits"))
+    for spec, name in zip(rendered_by("pytorchjob"), ("learner, SFT", "learner, RL, with its coordinator"), strict=True):
+        found[name] = (spec["memory_request"], spec["memory"])
+    assert {name: [int(amount(one) / 2**20) for one in pair] for name, pair in found.items()} == {
+        name: row[1:] for name, row in table.items()
+    }
+    assert all(measured <= request <= limit for measured, request, limit in table.values())
+
+
 def test_the_readme_asks_for_as_much() -> None:
     (spec,) = rendered_by("pytorchjob", (ROOT / "README.md").read_text().replace("\\\n", " "))
     job = render_job("pytorchjob", spec, "spec")

@@ -112,13 +112,6 @@ def test_a_service_of_the_name_that_is_anothers_stays(api: FakeApi, command: Com
     assert name in api.objects["services"]
 
 
-def test_a_service_that_the_job_owns_is_deleted_at_once(api: FakeApi, command: Command) -> None:
-    stage = job(api, stage="rl")
-    beside(api, stage, stage.job["metadata"]["uid"])
-    assert command("cancel", "tiny").exit_code == 0
-    assert not api.objects["services"]
-
-
 def test_the_service_of_a_job_that_was_made_anew_meanwhile_stays(api: FakeApi, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = job(api, stage="rl")
     name = beside(api, stage)
@@ -131,6 +124,7 @@ def test_the_service_of_a_job_that_was_made_anew_meanwhile_stays(api: FakeApi, c
     monkeypatch.setattr("time.sleep", anew)
     assert command("cancel", "tiny").exit_code == 0
     assert name in api.objects["services"]
+    assert not api.seen("DELETE", "services")
 
 
 def test_cancel_waits_until_the_pods_have_saved(api: FakeApi, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
