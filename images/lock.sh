@@ -48,19 +48,22 @@ resolve_cpu() {
 
 # A pipeline's steps prepare and evaluate run in these images, and Kubeflow starts a step with the kfp that is in its image.
 step=kfp
+# Services trace what they are asked, where a cluster has a collector.
+tracing='.[otel]'
 
 lock() {
     case $1 in
         build) resolve images/build.lock "What makes the project's wheel." -c images/constraints.txt hatchling ;;
         rollout-cuda)
-            resolve images/rollout/requirements-cuda.lock "rolecast[rollout] with vLLM, on CUDA." -c images/constraints-cuda.txt ".[rollout]" "$step" vllm
+            resolve images/rollout/requirements-cuda.lock "rolecast[rollout] with vLLM, on CUDA." -c images/constraints-cuda.txt ".[rollout]" "$tracing" "$step" vllm
             ;;
         retriever-cuda)
-            resolve images/retriever/requirements-cuda.lock "rolecast[retriever] on CUDA." -c images/constraints-cuda.txt ".[retriever]" "$step"
+            resolve images/retriever/requirements-cuda.lock "rolecast[retriever] on CUDA." -c images/constraints-cuda.txt ".[retriever]" "$tracing" "$step"
             ;;
         learner-cuda) resolve images/learner/requirements-cuda.lock "rolecast[learner] on CUDA." -c images/constraints-cuda.txt ".[learner]" ;;
-        retriever | rollout) resolve_cpu "$1" "$step" ;;
-        control | judge | learner | agent) resolve_cpu "$1" ;;
+        retriever | rollout) resolve_cpu "$1" "$tracing" "$step" ;;
+        judge | agent) resolve_cpu "$1" "$tracing" ;;
+        control | learner) resolve_cpu "$1" ;;
         *)
             echo "lock: no image $1; parts are control, retriever, judge, rollout, learner and agent" >&2
             exit 2

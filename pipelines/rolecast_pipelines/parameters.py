@@ -3,11 +3,13 @@ is what `pipeline` makes of them: no pipeline repeats the parameters that all ha
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kfp import dsl
+
+from rolecast.launching.fields import amount, require_below
 
 REQUIRED = inspect.Parameter.empty
 
@@ -26,6 +28,33 @@ CONTROL = "rolecast-control:dev"
 RETRIEVER = "rolecast-retriever:dev"
 ROLLOUT = "rolecast-rollout:dev"
 
+
+def amounts(kind: str, does: str, cpu: tuple[str, str], memory: tuple[str, str]) -> tuple[Parameter, ...]:
+    """What the step of a kind asks for, which a node must have free, and what it may take, where the node has it: requests and limits."""
+    return (
+        Parameter(f"{kind}_cpu_request", f"CPUs that the step asks for which {does}.", cpu[0]),
+        Parameter(f"{kind}_cpu", f"CPUs that the step may take which {does}.", cpu[1]),
+        Parameter(f"{kind}_memory_request", f"Memory that the step asks for which {does}.", memory[0]),
+        Parameter(f"{kind}_memory", f"Memory that the step may take which {does}.", memory[1]),
+    )
+
+
+def amounts_given(given: Mapping[str, str]) -> dict[str, str]:
+    """Requests and limits of the kinds of which some are given: one that is given alone is both, as with Kubernetes, but for a request below
+    the limit that there is by default. `ValueError` for what is no quantity, and for a request above its limit."""
+    defaults = {parameter.name: parameter.default for parameter in PLACE}
+    found: dict[str, str] = {}
+    for limit_name in defaults:
+        name = f"{limit_name}_request"
+        if name not in defaults or not {name, limit_name} & set(given):
+            continue
+        request = given.get(name, given.get(limit_name, ""))
+        limit = given.get(limit_name, max(request, defaults[limit_name], key=amount))
+        require_below(request, limit, limit_name)
+        found |= {name: request, limit_name: limit}
+    return found
+
+
 RUN = Parameter("run", "Where the run lives: s3://bucket/prefix/NAME.")
 CONFIG = Parameter("config", "The run's config as JSON, as `rolecast pipeline submit` sends it.")
 LAUNCHING = (
@@ -37,12 +66,9 @@ PLACE = (
     Parameter("image", "Image of the steps that launch, report, decide and deploy: control.", CONTROL),
     Parameter("retriever_image", "Image of the step that builds an index: retriever.", RETRIEVER),
     Parameter("rollout_image", "Image of the steps that evaluate: rollout.", ROLLOUT),
-    Parameter("control_cpu", "CPUs of a step in the control image; it mostly waits.", "250m"),
-    Parameter("control_memory", "Memory of a step in the control image.", "1Gi"),
-    Parameter("index_cpu", "CPUs of the step that builds an index.", "1"),
-    Parameter("index_memory", "Memory of the step that builds an index.", "4Gi"),
-    Parameter("evaluation_cpu", "CPUs of a step that evaluates.", "1"),
-    Parameter("evaluation_memory", "Memory of a step that evaluates; see `rolecast plan`.", "4Gi"),
+    *amounts("control", "launches, reports, decides or deploys", ("50m", "1"), ("256Mi", "1Gi")),
+    *amounts("index", "builds an index", ("300m", "4"), ("1Gi", "4Gi")),
+    *amounts("evaluation", "evaluates (see `rolecast plan`)", ("300m", "4"), ("1Gi", "4Gi")),
     Parameter("evaluation_gpus", "NVIDIA GPUs of a step that evaluates.", "0"),
     Parameter("node_selector", "Labels of the nodes that steps may run on, as JSON.", {}, dict),
     Parameter("tolerations", "Tolerations of the steps' pods, as a JSON list in a pod's form.", [], list),

@@ -10,7 +10,8 @@ from rolecast.config import RunConfig
 from rolecast.stages.step import S3_CA
 
 S3_KEYS = {key: key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")}
-ENDPOINTS = ("ROLECAST_STORE", "ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL", "ROLECAST_JUDGE_URL")
+ENDPOINTS = ("ROLECAST_STORE", "ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL", "ROLECAST_JUDGE_URL",
+             "ROLECAST_COORDINATOR_PORT", "ROLECAST_S3_AUDIENCE", "AWS_ROLE_ARN", "AWS_ENDPOINT_URL_STS")  # fmt: skip
 JOB = dsl.PIPELINE_JOB_ID_PLACEHOLDER  # what a step's named end is recorded under, see `stages.ends`
 TRIES = 3  # of a step, the first one among them
 # Argo counts this from the step's first start and ends its pod then, so it is longer than any training may take.
@@ -24,11 +25,17 @@ class Place:
     image: Any
     retriever_image: Any
     rollout_image: Any
+    control_cpu_request: Any
     control_cpu: Any
+    control_memory_request: Any
     control_memory: Any
+    index_cpu_request: Any
     index_cpu: Any
+    index_memory_request: Any
     index_memory: Any
+    evaluation_cpu_request: Any
     evaluation_cpu: Any
+    evaluation_memory_request: Any
     evaluation_memory: Any
     evaluation_gpus: Any
     node_selector: Any
@@ -46,15 +53,15 @@ class Place:
         return cls(**{field.name: given[field.name] for field in fields(cls)})
 
     def control(self, task: dsl.PipelineTask) -> dsl.PipelineTask:
-        return self._step(task, self.image, self.control_cpu, self.control_memory)
+        return self._step(task, self.image, "control")
 
     def indexing(self, task: dsl.PipelineTask) -> dsl.PipelineTask:
-        return self._step(task, self.retriever_image, self.index_cpu, self.index_memory)
+        return self._step(task, self.retriever_image, "index")
 
     def evaluating(self, task: dsl.PipelineTask, keys: Sequence[str] = ()) -> dsl.PipelineTask:
         """`keys`: variables that hold the keys of endpoints that roles speak through, by their names in the Secret. One that is not
         there is told by the step, in a line with the endpoint's name."""
-        self._step(task, self.rollout_image, self.evaluation_cpu, self.evaluation_memory)
+        self._step(task, self.rollout_image, "evaluation")
         task.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(self.evaluation_gpus)
         task.register_pipeline_channels([self.evaluation_gpus])
         kubernetes.use_secret_as_env(task, self.auth_secret, {"token": "ROLECAST_TOKEN"}, optional=True)
@@ -71,18 +78,20 @@ class Place:
 
     def telling(self, task: dsl.PipelineTask) -> dsl.PipelineTask:
         """The step that comes at the end, however the others ended; it is not tried again."""
-        self._step(task, self.image, self.control_cpu, self.control_memory, tries=1)
+        self._step(task, self.image, "control", tries=1)
         return kubernetes.use_secret_as_env(task, self.notify_secret, {"url": "ROLECAST_NOTIFY_URL"}, optional=True)
 
-    def _step(self, task: dsl.PipelineTask, image: Any, cpu: Any, memory: Any, tries: int = TRIES) -> dsl.PipelineTask:
-        """Nothing is cached: a step finds finished work by its committed artifacts, which a cache cannot verify.
+    def _step(self, task: dsl.PipelineTask, image: Any, kind: str, tries: int = TRIES) -> dsl.PipelineTask:
+        """`kind`: the prefix of the amounts that it asks for and may take. Nothing is cached: a step finds finished work by its committed artifacts, which a cache cannot verify.
 
         KFP tries a step again whatever it ended with; one that a named end would meet again says so at once (`stages.ends`).
         """
         task.set_container_image(image).set_caching_options(False)
-        task.set_cpu_request(cpu).set_cpu_limit(cpu).set_memory_request(memory).set_memory_limit(memory)
+        cpu, memory = getattr(self, f"{kind}_cpu"), getattr(self, f"{kind}_memory")
+        ask_cpu, ask_memory = getattr(self, f"{kind}_cpu_request"), getattr(self, f"{kind}_memory_request")
+        task.set_cpu_request(ask_cpu).set_cpu_limit(cpu).set_memory_request(ask_memory).set_memory_limit(memory)
         # kfp hands what stands in resources into an exit handler's part of the pipeline only if it is told.
-        task.register_pipeline_channels([cpu, memory])
+        task.register_pipeline_channels([ask_cpu, cpu, ask_memory, memory])
         if tries > 1:
             task.set_retry(tries - 1, backoff_duration="30s", backoff_factor=2.0, backoff_max_duration=LONGEST)
         kubernetes.use_secret_as_env(task, self.s3_secret, S3_KEYS, optional=True)

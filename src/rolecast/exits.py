@@ -1,5 +1,5 @@
 """The one table of how processes end: the command line, the ranks of a job, the container around them, the launcher and the steps of a
-pipeline all exit by it, and whoever starts them reads here what to do next. docs/operations.md shows the same table.
+pipeline all exit by it, and whoever starts them reads here what to do next. docs/running.md shows the same table.
 """
 
 from __future__ import annotations

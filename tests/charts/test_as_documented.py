@@ -1,4 +1,4 @@
-"""What docs/operations.md has one start on a node of two cores fits together: what pods ask for, who lets whom through, who may launch."""
+"""What the docs have one start on a node of two cores fits together: what pods ask for, who lets whom through, who may launch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 from decimal import Decimal
 from typing import Any
 
+import pytest
 import yaml
 from rolecast_pipelines.parameters import PLACE
 
@@ -16,11 +17,15 @@ from rolecast.reading import read_mapping
 from tests.charts.rendering import CHART, ROOT, Helm, Object, of_kind, pods
 from tests.charts.traffic import End, arrives, leaves
 
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text().replace("\\\n", " ")
+PAGES = ("install", "security", "jobs", "serving", "operations")
+OPERATIONS = "\n".join((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES).replace("\\\n", " ")
 UNITS = {"": Decimal(1), "m": Decimal("0.001"), "Mi": Decimal(2**20), "Gi": Decimal(2**30)}
 CORES = Decimal(2)
 # What kubeadm's control plane asks for: API server 250m, controller manager 200m, scheduler, etcd and two of CoreDNS 100m each.
 CLUSTERS_OWN = Decimal("0.85")
+NODE = Decimal(8 * 2**30)
+# What is left for the kubelet, the operating system, the control plane and operators, of which hardly any ask for memory.
+NODES_OWN = Decimal(2 * 2**30)
 
 
 def amount(quantity: str) -> Decimal:
@@ -53,16 +58,40 @@ def test_values_for_one_node_say_what_the_parts_ask_for(helm4: Helm) -> None:
     assert asked(services(helm4), "memory") == Decimal(memory) * UNITS["Gi"]
 
 
-def test_services_and_two_jobs_at_once_fit_two_cores(helm4: Helm) -> None:
+@pytest.mark.parametrize(("what", "node", "own"), [("cpu", CORES, CLUSTERS_OWN), ("memory", NODE, NODES_OWN)])
+def test_services_and_two_runs_at_once_fit_the_node(helm4: Helm, what: str, node: Decimal, own: Decimal) -> None:
+    """Of each run a job, and beside it the step that launched it or one that evaluates or builds."""
     jobs = [render_job("pytorchjob", spec, "spec") for spec in rendered_by("pytorchjob")]
     assert len(jobs) == 2
-    assert asked(services(helm4), "cpu") + sum(asked(job, "cpu") for job in jobs) + CLUSTERS_OWN <= CORES
+    defaults = {parameter.name: parameter.default for parameter in PLACE}
+    launching = amount(defaults[f"control_{what}_request"])
+    others = max(amount(defaults[f"{kind}_{what}_request"]) for kind in ("index", "evaluation"))
+    one = max(max(asked(job, what) for job in jobs) + launching, others)
+    assert asked(services(helm4), what) + 2 * one + own <= node
+
+
+def test_pods_request_what_they_were_measured_to_hold(helm4: Helm) -> None:
+    rows = re.findall(r"^\| ([\w, ]+) \|(?: [\d,]+)? \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", OPERATIONS, re.MULTILINE)
+    table = {name: [int(cell.replace(",", "")) for cell in cells] for name, *cells in rows}
+    defaults = {parameter.name: parameter.default for parameter in PLACE}
+    steps = {"step that prepares a run": "index", "step that evaluates": "evaluation", "step that launches": "control"}
+    found = {name: (defaults[f"{kind}_memory_request"], defaults[f"{kind}_memory"]) for name, kind in steps.items()}
+    for item in services(helm4):
+        (pod,) = pods([item])
+        part = pod.labels["app.kubernetes.io/component"].replace("rollout", "rollout worker")
+        found[part] = tuple(pod.containers[0]["resources"][kind]["memory"] for kind in ("requests", "limits"))
+    for spec, name in zip(rendered_by("pytorchjob"), ("learner, SFT", "learner, RL, with its coordinator"), strict=True):
+        found[name] = (spec["memory_request"], spec["memory"])
+    assert {name: [int(amount(one) / 2**20) for one in pair] for name, pair in found.items()} == {
+        name: row[1:] for name, row in table.items()
+    }
+    assert all(measured <= request <= limit for measured, request, limit in table.values())
 
 
 def test_the_readme_asks_for_as_much() -> None:
     (spec,) = rendered_by("pytorchjob", (ROOT / "README.md").read_text().replace("\\\n", " "))
     job = render_job("pytorchjob", spec, "spec")
-    assert {what: asked(job, what) for what in ("cpu", "memory")} == {"cpu": Decimal("0.3"), "memory": 3 * UNITS["Gi"]}
+    assert {what: asked(job, what) for what in ("cpu", "memory")} == {"cpu": Decimal("0.2"), "memory": 1280 * UNITS["Mi"]}
 
 
 def test_the_pipelines_job_asks_for_what_a_job_by_hand_does() -> None:
@@ -76,7 +105,8 @@ def test_the_agent_behind_kserve_fits_in_the_place_of_the_charts(helm4: Helm) ->
     (spec,) = rendered_by("inferenceservice")
     (agent,) = [item for item in services(helm4) if item["metadata"]["name"].endswith("-agent")]
     pod = {"kind": "Pod", "metadata": {"name": "demo"}, "spec": render_inference_service(spec, "spec")["spec"]["predictor"]}
-    assert 0 < asked([pod], "cpu") <= asked([agent], "cpu")
+    for what in ("cpu", "memory"):
+        assert 0 < asked([pod], what) <= asked([agent], what)
 
 
 def test_the_agent_behind_kserve_may_ask_the_retriever(helm4: Helm) -> None:

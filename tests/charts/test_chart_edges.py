@@ -116,6 +116,15 @@ def test_no_other_edge_between_pods_passes(helm4: Helm, install: str) -> None:
             assert not (leaves(objects, ENDS[a], ENDS[b], port) and arrives(objects, ENDS[a], ENDS[b], port)), f"{a} → {b}:{port} passes"
 
 
+def test_openshifts_dns_and_prometheus_are_where_they_are_there(helm4: Helm) -> None:
+    """Policies see the ports of pods: OpenShift's DNS listens on 5353 behind a Service on 53."""
+    objects = helm4.rendered("dev-openshift")
+    for part in ("retriever", "rollout", "learner"):
+        assert leaves(objects, ENDS[part], End({}, "openshift-dns"), 5353, "UDP")
+        assert not leaves(helm4.rendered("dev"), ENDS[part], End({}, "openshift-dns"), 5353, "UDP")
+    assert arrives(objects, End({}, "openshift-user-workload-monitoring"), ENDS["retriever"], 8080)
+
+
 @pytest.mark.parametrize(
     ("step", "taken"),
     [
@@ -163,6 +172,44 @@ def test_who_stores_reaches_the_sts_of_its_identity(helm4: Helm, sets: tuple[str
         let_out = {port for port in (443, 80, 8443, 7443) if leaves(objects, ENDS[part], sts, port)}
         assert let_out == ports | ({443} if part == "control" else set())  # where the API server may be
     assert not leaves(objects, ENDS["judge"], sts, 443)
+
+
+@pytest.mark.parametrize(
+    ("sets", "port"),
+    [
+        (("global.tracing.endpoint=http://collector.test:4318",), 4318),
+        (("global.tracing.endpoint=https://collector.test/otlp",), 443),
+        (("global.tracing.endpoint=http://collector.test:4318", "global.networkPolicy.otlp.ports={14318}"), 14318),
+        ((), None),
+    ],
+)
+def test_services_reach_the_collector_that_they_are_told_of(helm4: Helm, sets: tuple[str, ...], port: int | None) -> None:
+    objects = helm4.rendered("dev", *sets)
+    collector = End({}, "elsewhere", "203.0.113.8")
+    for part in ("retriever", "judge", "rollout", "agent"):
+        assert {at for at in (443, 4318, 14318) if leaves(objects, ENDS[part], collector, at)} == ({port} if port else set())
+    assert not leaves(objects, ENDS["learner"], collector, 4318)
+    (data,) = [item["data"] for item in of_kind(objects, "ConfigMap") if item["metadata"]["name"] == "rolecast-endpoints"]
+    told = {key: data[key] for key in ("ROLECAST_TRACING", "OTEL_EXPORTER_OTLP_ENDPOINT") if key in data}
+    assert told == ({"ROLECAST_TRACING": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": sets[0].partition("=")[2]} if sets else {})
+    near = helm4.rendered("dev", *sets, "global.networkPolicy.otlp.to[0].ipBlock.cidr=10.0.0.0/8")
+    assert not any(leaves(near, ENDS["judge"], collector, at) for at in (443, 4318, 14318))
+
+
+def test_a_webhook_is_told_by_control_pods_once_its_port_is_named(helm4: Helm) -> None:
+    webhook = End({}, "elsewhere", "203.0.113.9")
+    for objects, open_ in ((helm4.rendered("dev"), False), (helm4.rendered("dev", "global.networkPolicy.notify.ports={8443}"), True)):
+        assert leaves(objects, ENDS["control"], webhook, 8443) == open_
+        assert not leaves(objects, ENDS["judge"], webhook, 8443)
+
+
+def test_steps_may_have_a_token_where_the_store_takes_tokens(helm4: Helm) -> None:
+    for sets, wanted in (((), False), (("global.s3.credentials=token", "global.s3.token.audience=sts.test"), True)):
+        objects = helm4.rendered("dev", *sets)
+        rules = [rule for role in of_kind(objects, "Role") for rule in role["rules"] if rule["resources"] == ["serviceaccounts/token"]]
+        assert [(rule["resourceNames"], rule["verbs"]) for rule in rules] == ([(["rolecast-launcher"], ["create"])] if wanted else [])
+        (data,) = [item["data"] for item in of_kind(objects, "ConfigMap") if item["metadata"]["name"] == "rolecast-endpoints"]
+        assert data.get("ROLECAST_S3_AUDIENCE") == ("sts.test" if wanted else None)
 
 
 def test_every_row_names_a_port() -> None:

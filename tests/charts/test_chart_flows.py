@@ -102,6 +102,15 @@ def test_workers_reach_the_coordinator_of_any_run(objects: list[Object], labels:
         assert flows(objects, labels["rollout"], job, 8300)
 
 
+def test_one_value_moves_the_coordinators_port_in_policies_and_for_jobs(helm4: Helm, labels: dict[str, Labels]) -> None:
+    objects = helm4.rendered("ci", "global.endpoints.coordinatorPort=8400")
+    assert flows(objects, labels["rollout"], labels["learner"], 8400)
+    assert passes(objects, "Ingress", labels["learner"], "monitoring", 8400)
+    assert not flows(objects, labels["rollout"], labels["learner"], 8300)
+    (data,) = [item["data"] for item in of_kind(objects, "ConfigMap") if item["metadata"]["name"] == "rolecast-endpoints"]
+    assert data["ROLECAST_COORDINATOR_PORT"] == "8400"
+
+
 def test_s3_is_reached_by_those_who_store(helm4: Helm, labels: dict[str, Labels]) -> None:
     """Without peers the endpoint's port is open to any address."""
     objects = helm4.rendered("dev")

@@ -137,6 +137,8 @@ def test_workers_on_gpus_are_recreated_and_queue(helm4: Helm) -> None:
     elastic = rollout(helm4.rendered("prod-gpu-cluster"))
     labels = elastic["metadata"]["labels"]
     assert (labels["kueue.x-k8s.io/queue-name"], labels["kueue.x-k8s.io/priority-class"]) == ("rolecast", "rolecast-rollout")
+    # Kueue's webhook gives a Deployment's pods the queue and not the class, and each of them is a workload of its own.
+    assert elastic["spec"]["template"]["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] == "rolecast-rollout"
     assert "kueue" not in json.dumps(rollout(helm4.rendered("prod")))
 
 

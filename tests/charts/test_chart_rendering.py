@@ -88,6 +88,7 @@ def test_endpoints_name_services_that_are_there(helm4: Helm) -> None:
     assert data == {
         "ROLECAST_RETRIEVER_URL": f"http://{RELEASE}-retriever.{NAMESPACE}.svc:8080",
         "ROLECAST_JUDGE_URL": f"http://{RELEASE}-judge.{NAMESPACE}.svc:8080",
+        "ROLECAST_COORDINATOR_PORT": "8300",
         "ROLECAST_COORDINATORS": "s3://rolecast/dev/coordinators",
         "ROLECAST_STORE": "s3://rolecast/dev",
         "ROLECAST_S3_ENDPOINT": "http://minio.minio.svc:9000",

@@ -50,6 +50,7 @@ REFUSED = {
     "taint effect that is none": ("rollout.tolerations[0].effect=Never", "effect"),
     "one coordinator's address, of an earlier release": ("global.endpoints.coordinator=http://rolecast-coordinator:8300", "coordinator"),
     "announcements that are no place of a store": ("global.endpoints.coordinators=http://a:8300", "coordinators"),
+    "a coordinator's port that only root may open": ("global.endpoints.coordinatorPort=80", "coordinatorPort"),
     "grace too short to drain": ("rollout.terminationGraceSeconds=20", "terminationGraceSeconds"),
     # What a schema cannot say is said by the templates.
     "part off, and nobody else's": ("judge.enabled=false", "global.endpoints.judge"),

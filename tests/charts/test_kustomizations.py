@@ -68,6 +68,23 @@ def test_queue_refers_to_flavors_that_are_there(tools: Path) -> None:
     assert local["spec"]["clusterQueue"] == queue["metadata"]["name"]
 
 
+def test_the_queue_counts_all_that_jobs_and_workers_request(tools: Path, helm4: Helm) -> None:
+    """Kueue never admits a workload that requests what its queue does not cover."""
+    (queue,) = of_kind(build(tools, "cluster/kueue"), "ClusterQueue")
+    covered = {name for group in queue["spec"]["resourceGroups"] for name in group["coveredResources"]}
+    job = {"run": "s3://b/runs/r", "stage": "rl", "image": "x", "gpus_per_node": 8, "procs_per_node": 8, "queue": "rolecast"}
+    workers = [
+        item
+        for item in of_kind(helm4.rendered("prod", "rollout.queue=rolecast"), "Deployment")
+        if item["metadata"]["name"].endswith("-rollout")
+    ]
+    found = pods([*render_job("pytorchjob", job, "job"), *workers])
+    requested = {
+        name for pod in found for container in pod.containers for kind in ("requests", "limits") for name in container["resources"][kind]
+    }
+    assert {"ephemeral-storage", "nvidia.com/gpu"} <= requested <= covered
+
+
 def test_production_may_hold_the_gpus_that_it_asks_for(tools: Path, helm4: Helm) -> None:
     (quota,) = of_kind(build(tools, "overlays/prod"), "ResourceQuota")
     workers = next(item for item in of_kind(helm4.rendered("prod"), "Deployment") if item["metadata"]["name"].endswith("-rollout"))

@@ -45,6 +45,15 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path / "run", RunConfig(name="here"), FencedStore(LocalStore(tmp_path / "store")), "s3://b/here")
 
 
+def test_a_port_that_policies_cut_off_is_refused_before_anybody_waits(url: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLECAST_COORDINATOR_PORT_LET_THROUGH", "8400")
+    with (
+        pytest.raises(InputError, match=r"policies let 8400 through: set coordinator\.port"),
+        child_coordinator(served(run, RL), HELLO, RULES),
+    ):
+        pass
+
+
 def children() -> list[int]:
     return [int(pid) for file in Path(f"/proc/{os.getpid()}/task").glob("*/children") for pid in file.read_text().split()]
 

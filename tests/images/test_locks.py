@@ -77,6 +77,13 @@ def test_the_lock_holds_what_the_extra_asks_for(part: str, lock: Path) -> None:
     assert not lacking(PROJECT, part, locked(lock)), f"run images/lock.sh for {lock.parent.name}"
 
 
+@pytest.mark.parametrize(
+    ("part", "lock"), [(part, lock) for part, lock in LOCKS if part not in ("control", "learner")], ids=lambda value: str(value)[-40:]
+)
+def test_services_can_trace_with_what_their_image_has(part: str, lock: Path) -> None:
+    assert not lacking(PROJECT, "otel", locked(lock)), f"run images/lock.sh for {part}"
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_a_new_requirement_is_missed(part: str) -> None:
     pins = locked(IMAGES / part / "requirements.lock")

@@ -68,7 +68,7 @@ def test_another_process_error_is_told_from_its_code() -> None:
 
 
 def test_the_documentation_shows_this_table() -> None:
-    rows = [line for line in (DOCS / "operations.md").read_text().splitlines() if line.startswith("| `")]
+    rows = [line for line in (DOCS / "running.md").read_text().splitlines() if line.startswith("| `")]
     for row in TABLE:
         retried = "yes" if row.again else "" if row.code == 0 else "never"
         assert f"| `{row.code}` | {row.means} | {retried} |" in rows

@@ -223,7 +223,7 @@ def _launched(launcher: str, job: Path | None, runs: dict[str, RunConfig]) -> di
 
 def _placed(named: dict[str, str | None], parameters: list[str] | None) -> dict[str, Any]:
     """The arguments that say where steps run. `InputError` for a parameter that no pipeline has, and for a value of another kind."""
-    from rolecast_pipelines.parameters import PLACE
+    from rolecast_pipelines.parameters import PLACE, amounts_given
 
     from rolecast.reading import read_mapping
 
@@ -235,4 +235,8 @@ def _placed(named: dict[str, str | None], parameters: list[str] | None) -> dict[
         if kinds[name] is not str and not isinstance(value, kinds[name]):
             raise InputError(f"--parameter {name}: give a {kinds[name].__name__}, as YAML has it")
     plain = {name: str(value) if kinds[name] is str else value for name, value in given.items()}
+    try:
+        plain |= amounts_given(plain)
+    except ValueError as error:
+        raise InputError(f"--parameter: {error}") from None
     return {**{name: value for name, value in named.items() if value is not None}, **plain}

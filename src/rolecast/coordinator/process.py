@@ -20,11 +20,11 @@ from rolecast.errors import InputError, RolecastError
 from rolecast.installed import MissingPackageError, extras, missing
 from rolecast.leasing import Handshake
 from rolecast.processes import child_of_this
-from rolecast.store.announcements import ADDRESS, COORDINATORS, Board, Opening
+from rolecast.store.announcements import ADDRESS, COORDINATORS, LET_THROUGH, PORT, Board, Opening
 from rolecast.store.uri import open_store
 
 log = logging.getLogger(__name__)
-PORT = "ROLECAST_COORDINATOR_PORT"
+DEFAULT_PORT = 8300
 TOKEN = "ROLECAST_COORDINATOR_TOKEN"
 
 
@@ -59,7 +59,7 @@ def child_coordinator(served: Served, handshake: Handshake, rules: Rules) -> Ite
     if lacking := missing(extras()["service"]):  # here, in one line; the child would say it in many
         raise MissingPackageError(lacking[0], "learner")
     token = secrets.token_urlsafe(24)
-    port = int(os.environ.get(PORT, "8300"))
+    port = _port(os.environ)
     settings = {**asdict(served), "handshake": asdict(handshake), "rules": asdict(rules), "port": port}
     process = subprocess.Popen(
         [sys.executable, "-m", "rolecast.coordinator.main"],
@@ -82,6 +82,17 @@ def child_coordinator(served: Served, handshake: Handshake, rules: Rules) -> Ite
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def _port(environ: Mapping[str, str]) -> int:
+    """`InputError` where a cluster's policies let another one through: workers would only knock, and the learner wait for them."""
+    port, let_through = environ.get(PORT, str(DEFAULT_PORT)), environ.get(LET_THROUGH)
+    if let_through and let_through != port:
+        raise InputError(
+            f"the coordinator's port is {port}, and the network policies let {let_through} through: set coordinator.port of the job's spec "
+            f"to {let_through}, or global.endpoints.coordinatorPort of the chart to {port}"
+        )
+    return int(port)
 
 
 def _announced(served: Served, key: str, environ: Mapping[str, str]) -> AbstractContextManager[None]:

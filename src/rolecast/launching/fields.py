@@ -23,6 +23,24 @@ Quantity = Annotated[
     BeforeValidator(_quantity),
     WithJsonSchema({"oneOf": [{"type": "string", "pattern": f"^{_AMOUNT}$"}, {"type": "integer", "minimum": 1}]}),
 ]
+UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+
+
+def amount(quantity: str) -> float:
+    """What a quantity stands for, in cores or bytes. `ValueError` if it is none."""
+    found = re.fullmatch(_AMOUNT, _quantity(quantity))
+    assert found is not None
+    return float(quantity.removesuffix(found[2] or "")) * UNITS.get(found[2], 1.0)
+
+
+def require_below(request: str | None, limit: str, key: str) -> None:
+    """`ValueError` for a request, of `key`_request, that is above its limit: no pod is made of the two."""
+    if request is not None and amount(request) > amount(limit):
+        raise ValueError(
+            f"{key}_request is {request} and {key} {limit}: nobody may ask for more than may be taken; lower the one or raise the other"
+        )
+
+
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]  # RFC 1035 label
 Label = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
 LabelKey = Annotated[

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from rolecast.errors import InputError
 from rolecast.launching import overrides, s3_access
-from rolecast.launching.fields import Closed, Label, LabelKey, Name, Quantity, Toleration, Variable
+from rolecast.launching.fields import Closed, Label, LabelKey, Name, Quantity, Toleration, Variable, require_below
 from rolecast.launching.learner_pod import CONTAINER_SECURITY, POD_SECURITY, Manifest
 from rolecast.launching.overrides import Overrides
 from rolecast.launching.s3_access import S3Identity
@@ -64,6 +64,7 @@ class ServingSpec(Closed):
     cpu: Quantity = "2"
     cpu_request: Quantity | None = None  # of a node that is shared with others; by default all of `cpu`
     memory: Quantity = "4Gi"
+    memory_request: Quantity | None = None  # likewise
     shm_size: Quantity = "2Gi"
     scratch_size: Quantity = "100Gi"  # of /work and of /tmp, at most
     disk_request: Quantity = "2Gi"  # of the node's disk; an agent's model and index lie there
@@ -112,6 +113,8 @@ class ServingSpec(Closed):
             raise ValueError("auth_secret is for kind agent; a vLLM predictor is guarded at the gateway")
         if self.kind == "vllm" and self.externals_keys:
             raise ValueError("externals_keys are for kind agent; a predictor asks nobody")
+        require_below(self.cpu_request, self.cpu, "cpu")
+        require_below(self.memory_request, self.memory, "memory")
         require_externals_secret(self.externals_keys, self.externals_secret)
         if any(argument.split("=")[0] == "--api-key" for argument in self.arguments):
             raise ValueError("arguments are visible to everyone who may list pods: --api-key is refused; guard the gateway instead")
@@ -211,7 +214,7 @@ def _queue_metric(spec: ServingSpec, scaling: QueueScaling) -> Manifest:
 def _container(spec: ServingSpec) -> Manifest:
     amount = overrides.resources({"cpu": spec.cpu, "memory": spec.memory}, spec.gpus, spec.overrides)
     limit = {"ephemeral-storage": spec.disk_limit} if spec.disk_limit else {}
-    request = {"cpu": spec.cpu_request or spec.cpu, "ephemeral-storage": spec.disk_request}
+    request = {"cpu": spec.cpu_request or spec.cpu, "memory": spec.memory_request or spec.memory, "ephemeral-storage": spec.disk_request}
     ready = "/readyz" if spec.kind == "agent" else "/health"
     alive = "/healthz" if spec.kind == "agent" else "/health"
     return {
@@ -238,7 +241,7 @@ def _probe(path: str) -> Manifest:
 
 def _agent(spec: ServingSpec) -> Manifest:
     env: list[Manifest] = [{"name": "ROLECAST_WORKDIR", "value": "/work"}]
-    for key in ("ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL"):
+    for key in ("ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL", "ROLECAST_TRACING", "OTEL_EXPORTER_OTLP_ENDPOINT"):
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key, "optional": True}}})
     env += s3_access.env(spec)
     env += [{"name": key, "valueFrom": {"secretKeyRef": {"name": spec.externals_secret, "key": key}}} for key in spec.externals_keys]

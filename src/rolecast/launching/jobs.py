@@ -13,6 +13,8 @@ from rolecast.launching.failure import Denied
 from rolecast.launching.learner_pod import RUN
 from rolecast.launching.logs import PodLogs
 from rolecast.launching.patience import Patience
+from rolecast.launching.service import fronts
+from rolecast.launching.spec import COORDINATOR
 from rolecast.launching.states import State
 from rolecast.launching.status import dying, ended, observe
 
@@ -106,6 +108,16 @@ def _delete(cluster: Cluster, patience: Patience, job: Job) -> None:
         if patience.clock() > deadline:
             raise InputError(f"job {job.name} is still there after {WAIT_SECONDS:.0f} s; look at its finalizers and pods")
         patience.sleep(1.0)
+    if found is None:  # or the Service is the new job's
+        _delete_service(cluster, patience, job)
+
+
+def _delete_service(cluster: Cluster, patience: Patience, job: Job) -> None:
+    """The coordinator's, which was applied by hand beside its job; a launcher's goes with its owner. Another's of the name is left alone."""
+    name = job.name + COORDINATOR
+    found = patience.insist(lambda: cluster.service(job.namespace, name))
+    if found is not None and fronts(found, job.resource):
+        patience.insist(lambda: cluster.delete_service(job.namespace, name, found["metadata"]["uid"]))
 
 
 def print_logs(cluster: Cluster, patience: Patience, job: Job, follow: bool) -> None:

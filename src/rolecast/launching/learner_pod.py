@@ -11,7 +11,7 @@ from rolecast.launching import overrides, s3_access
 from rolecast.launching.spec import TrainingJobSpec
 from rolecast.processes import TERMINATION_LOG
 from rolecast.service.tokens import TOKEN
-from rolecast.store.announcements import ADDRESS, COORDINATORS
+from rolecast.store.announcements import ADDRESS, COORDINATORS, LET_THROUGH, PORT
 
 Manifest = dict[str, Any]
 
@@ -113,7 +113,8 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
         env.append({"name": "ROLECAST_ZERO_STAGE", "value": str(spec.zero_stage)})
     if spec.samples:
         env.append({"name": ADDRESS, "value": spec.coordinator_url})
-        env.append({"name": "ROLECAST_COORDINATOR_PORT", "value": str(spec.coordinator.port)})
+        env.append({"name": PORT, "value": str(spec.coordinator.port)})
+        env.append({"name": LET_THROUGH, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": PORT, "optional": True}}})
     for key in REQUIRED_ENDPOINTS:
         env.append({"name": key, "valueFrom": {"configMapKeyRef": {"name": spec.endpoints, "key": key}}})
     for key in (*OPTIONAL_ENDPOINTS, *([COORDINATORS] if spec.samples else [])):
@@ -130,10 +131,10 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
 
 def resources(spec: TrainingJobSpec) -> Manifest:
     """Requests equal limits: a learner that is throttled or evicted holds up all its peers. /dev/shm counts as memory. On a small node it may
-    ask for less of the cores, and take what the others leave."""
+    ask for less, and take what the others leave."""
     amount = overrides.resources({"cpu": spec.cpu, "memory": spec.memory}, spec.gpus_per_node, spec.overrides)
     limit = {"ephemeral-storage": spec.disk_limit} if spec.disk_limit else {}
-    request = {"cpu": spec.cpu_request or spec.cpu, "ephemeral-storage": spec.disk_request}
+    request = {"cpu": spec.cpu_request or spec.cpu, "memory": spec.memory_request or spec.memory, "ephemeral-storage": spec.disk_request}
     return {"requests": {**amount, **request}, "limits": {**amount, **limit}}
 
 

@@ -99,6 +99,14 @@ def owned(service: Resource, job: Resource) -> bool:
     return job["metadata"]["uid"] in {owner["uid"] for owner in service["metadata"].get("ownerReferences") or []}
 
 
+def fronts(service: Resource, job: Resource) -> bool:
+    """Whether it is this job's: by its labels, and by its owner if it has one."""
+    labels = service["metadata"].get("labels") or {}
+    ours = (labels.get("app.kubernetes.io/part-of"), labels.get("app.kubernetes.io/component")) == ("rolecast", "coordinator")
+    free = not service["metadata"].get("ownerReferences")
+    return ours and labels.get(JOB) == job["metadata"]["name"] and (free or owned(service, job))
+
+
 def _same(found: Resource, manifest: Manifest) -> bool:
     """Whether it leads to the same port of the same pods. The server fills in more than a manifest says."""
     ports = [[(port["port"], port.get("targetPort")) for port in service["spec"].get("ports") or []] for service in (found, manifest)]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from rolecast.errors import InputError
-from rolecast.launching.fields import OWN_LABELS, Closed, Label, LabelKey, Name, Quantity, Toleration, Variable
+from rolecast.launching.fields import OWN_LABELS, Closed, Label, LabelKey, Name, Quantity, Toleration, Variable, require_below
 from rolecast.launching.overrides import Overrides
 from rolecast.launching.s3_access import S3Identity
 from rolecast.types import StageKind
@@ -85,6 +85,7 @@ class TrainingJobSpec(Closed):
     cpu: Quantity = "2"
     cpu_request: Quantity | None = None  # of a node that is shared with others; by default all of `cpu`
     memory: Quantity = "8Gi"
+    memory_request: Quantity | None = None  # likewise; a pod that takes more than it asked for is among the first to be evicted
     shm_size: Quantity = "2Gi"
     scratch_size: Quantity = "20Gi"
     disk_request: Quantity = "2Gi"  # of the node's disk; scratch and logs lie there
@@ -127,6 +128,8 @@ class TrainingJobSpec(Closed):
             raise ValueError(
                 f"procs_per_node is {self.procs_per_node} and gpus_per_node {self.gpus_per_node}: each process drives one GPU; make them equal"
             )
+        require_below(self.cpu_request, self.cpu, "cpu")
+        require_below(self.memory_request, self.memory, "memory")
         if self.priority and not self.queue:
             raise ValueError("priority orders jobs of a Kueue queue: set queue too, or remove priority")
         require_externals_secret(self.externals_keys, self.externals_secret)

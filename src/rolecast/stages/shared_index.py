@@ -14,7 +14,7 @@ from rolecast.retriever.index import KIND, Kind, build_index
 from rolecast.retriever.windows import Built
 from rolecast.scratch import scratch
 from rolecast.store.artifact import digest_of, parse_manifest, provenance
-from rolecast.store.uri import S3, making, manifest_at, open_store
+from rolecast.store.uri import S3, copy_record, making, manifest_at, place_of
 
 if TYPE_CHECKING:
     from rolecast.retriever.encoder import Prefixes
@@ -66,11 +66,8 @@ def _here(corpus: str) -> Iterator[Path]:
     if not corpus.startswith(S3):
         yield Path(corpus)
         return
-    parent, _, name = corpus.rpartition("/")
-    data = open_store(parent).get(name) if len(parent) > len(S3) else None
-    if data is None:
-        raise InputError(f"{corpus} is no object; put the corpus there, or mend the address")
     with scratch("artifact") as folder:
-        (folder / name).write_bytes(data)
-        del data
-        yield folder / name
+        file = folder / place_of(corpus)[1]
+        if not copy_record(corpus, file):
+            raise InputError(f"{corpus} is no object; put the corpus there, or mend the address")
+        yield file

@@ -80,7 +80,9 @@ def _launch(run: str, stage: str, kind: str, launcher: str, settings: dict[str, 
     from rolecast.launching.launchers import make_launcher
     from rolecast.launching.spec import read_spec
 
-    here = {"namespace": os.environ["ROLECAST_NAMESPACE"]} if os.environ.get("ROLECAST_NAMESPACE") else {}
+    here: dict[str, Any] = {"namespace": os.environ["ROLECAST_NAMESPACE"]} if os.environ.get("ROLECAST_NAMESPACE") else {}
+    if port := os.environ.get("ROLECAST_COORDINATOR_PORT"):  # that the cluster's policies let through
+        here["coordinator"] = {"port": port}
     local = {"image": "none"} if launcher == "local" else {}
     spec = read_spec({**local, **here, **settings, "run": run, "stage": stage, "kind": kind}, "job")
     try:

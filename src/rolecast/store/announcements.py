@@ -25,6 +25,10 @@ from rolecast.ports import Store
 log = logging.getLogger(__name__)
 COORDINATORS = "ROLECAST_COORDINATORS"  # the address of the store where they are announced
 ADDRESS = "ROLECAST_COORDINATOR_URL"  # of one coordinator: what its learner announces, or the only one that a worker works for
+PORT = "ROLECAST_COORDINATOR_PORT"  # where the coordinator listens
+LET_THROUGH = (
+    "ROLECAST_COORDINATOR_PORT_LET_THROUGH"  # which port policies of the cluster let through; jobs read it from PORT of their ConfigMap
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Who we are to an S3 server: keys that are given, or keys that expire and are fetched for a workload's identity.
 
 Settings are the variables that AWS's own tools read, so that what a cloud puts into a pod is understood: keys with or without a session
-token; a web identity (EKS's IRSA, MinIO's and Ceph's STS), a token in a file that is exchanged at an STS; or an agent on the node that
+token; a web identity (EKS's IRSA, MinIO's and Ceph's STS), a token in a file, or of the API server, that is exchanged at an STS; or an agent on the node that
 hands out keys (EKS Pod Identity). The client's own providers put the token into an address and lose what the server says.
 """
 
@@ -23,10 +23,13 @@ from urllib3 import BaseHTTPResponse, PoolManager
 from urllib3.exceptions import HTTPError
 
 from rolecast.errors import InputError
+from rolecast.store.account_token import AccountToken
+from rolecast.store.faults import CredentialsFault
 
 KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 SESSION = "AWS_SESSION_TOKEN"
 IDENTITY_FILE, ROLE, STS = "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ROLE_ARN", "AWS_ENDPOINT_URL_STS"
+AUDIENCE = "ROLECAST_S3_AUDIENCE"  # of a token of the pod's account, where none is mounted
 AGENT, AGENT_FILE = "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"
 SKEW = 240.0  # seconds between two clocks from which on a refusal is put down to them: servers take five minutes at least
 
@@ -37,14 +40,6 @@ class Opening(Protocol):
     def __call__(self, url: str) -> PoolManager: ...
 
 
-class CredentialsFault(Exception):
-    """Keys cannot be had. `again`: that may pass."""
-
-    def __init__(self, message: str, *, again: bool = False) -> None:
-        super().__init__(message)
-        self.again = again
-
-
 def provider_of(environ: Mapping[str, str], region: str, opening: Opening, what: str) -> Provider:
     """Given keys go before an identity, as with AWS's tools. `InputError` if there is neither; `what` needs them."""
     access_key, secret_key = (environ.get(name, "") for name in KEYS)
@@ -52,10 +47,12 @@ def provider_of(environ: Mapping[str, str], region: str, opening: Opening, what:
         return StaticProvider(access_key, secret_key, environ.get(SESSION) or None)
     if access_key or secret_key:
         raise InputError(f"{what} needs {KEYS[bool(access_key)]} in the environment beside {KEYS[not access_key]}")
-    if environ.get(IDENTITY_FILE):
+    asked = AccountToken(environ.get(AUDIENCE, ""))
+    if environ.get(IDENTITY_FILE) or (environ.get(AUDIENCE) and not environ.get(AGENT) and asked.mounted):
         sts = environ.get(STS) or f"https://sts.{region}.amazonaws.com"
         session = environ.get("AWS_ROLE_SESSION_NAME") or "rolecast"
-        return WebIdentity(opening(sts), sts, Path(environ[IDENTITY_FILE]), environ.get(ROLE, ""), session)
+        token = MountedToken(Path(environ[IDENTITY_FILE])) if environ.get(IDENTITY_FILE) else asked
+        return WebIdentity(opening(sts), sts, token, environ.get(ROLE, ""), session)
     if environ.get(AGENT):
         return NodeAgent(opening(environ[AGENT]), environ[AGENT], environ.get(AGENT_FILE, ""))
     raise InputError(f"{what} needs {' and '.join(KEYS)} in the environment, or the identity of a workload ({IDENTITY_FILE} or {AGENT})")
@@ -78,15 +75,34 @@ class Expiring(Provider):
         raise NotImplementedError
 
 
-class WebIdentity(Expiring):
-    """AssumeRoleWithWebIdentity: a token of the workload's account for keys of a role. The kubelet renews the file, so it is read anew."""
+class Token(Protocol):
+    """Of the workload's account. `CredentialsFault` where it cannot be had; as text it says where it is from."""
 
-    def __init__(self, http: PoolManager, sts: str, file: Path, role: str, session: str) -> None:
+    def read(self) -> str: ...
+
+
+class MountedToken:
+    """The kubelet renews the file, so it is read anew."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __str__(self) -> str:
+        return f"the token in {self._file}"
+
+    def read(self) -> str:
+        return _read(self._file, IDENTITY_FILE)
+
+
+class WebIdentity(Expiring):
+    """AssumeRoleWithWebIdentity: a token of the workload's account for keys of a role."""
+
+    def __init__(self, http: PoolManager, sts: str, token: Token, role: str, session: str) -> None:
         super().__init__()
-        self._http, self._sts, self._file, self._role, self._session = http, sts, file, role, session
+        self._http, self._sts, self._token, self._role, self._session = http, sts, token, role, session
 
     def fetch(self) -> Credentials:
-        token = _read(self._file, IDENTITY_FILE)
+        token = self._token.read()
         form = {"Action": "AssumeRoleWithWebIdentity", "Version": "2011-06-15", "WebIdentityToken": token, "RoleSessionName": self._session}
         if self._role:
             form["RoleArn"] = self._role
@@ -114,8 +130,8 @@ class WebIdentity(Expiring):
         hint = {
             "AccessDenied": f"; does the trust policy of {self._role or 'the role'} name this service account?",
             "InvalidIdentityToken": "; does the STS know the cluster as an identity provider, and the token's audience?",
-            "ExpiredTokenException": f"; the token in {self._file} is too old",
-            "ExpiredToken": f"; the token in {self._file} is too old",
+            "ExpiredTokenException": f"; {self._token} is too old",
+            "ExpiredToken": f"; {self._token} is too old",
         }.get(code, "")
         return CredentialsFault(f"{self._sts} gives no keys ({said}){clocks_apart(reply) or hint}", again=again)
 

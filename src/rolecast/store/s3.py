@@ -35,7 +35,8 @@ from urllib3.exceptions import HTTPError, ProxyError
 from rolecast.errors import ArtifactError, InputError, StoreError, WrongStoreError
 from rolecast.retries import Tries
 from rolecast.store.artifact import MANIFEST, entry_of, parse_manifest, receiving, verified
-from rolecast.store.credentials import CredentialsFault, clocks_apart, provider_of
+from rolecast.store.credentials import clocks_apart, provider_of
+from rolecast.store.faults import CredentialsFault
 from rolecast.store.keys import below, checked, missing, require_same
 from rolecast.store.local import holds
 from rolecast.store.transport import CA_BUNDLE, pool_for
@@ -47,6 +48,7 @@ _PROBE = ".conditional"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 PATIENCE = 120.0  # seconds that a request is tried again for while the server is away or overloaded, as long as other services are
 PART = 16 * 2**20  # bytes of one part of a large upload
+PIECE = 2**20  # bytes that a download holds at a time
 SIGNED = timedelta(minutes=10)  # how long a conditional put may be on its way
 DAMAGED = 3  # times that a file which does not match its manifest is fetched
 WORKERS = 4  # files that travel at once
@@ -222,17 +224,21 @@ class S3Store:
     def _upload(self, file: Path, key: str) -> None:
         self._call(lambda: self._client.fput_object(self.bucket, self._name(key), str(file), part_size=PART))
 
-    def _download(self, key: str, file: Path, expected: Mapping[str, Any]) -> None:
-        """What comes damaged is fetched again, as it may have been so on its way alone; whoever receives it compares once more."""
-        file.parent.mkdir(parents=True, exist_ok=True)
+    def copy_to(self, key: str, file: Path) -> bool:
+        """Writes a record of any size into a file, a piece at a time; whether there is one."""
 
         def once() -> bool:
             with closing(self._client.get_object(self.bucket, self._name(key))) as reply, file.open("wb") as out:
-                copyfileobj(reply, out, 2**20)
+                copyfileobj(reply, out, PIECE)
             return True
 
+        return self._call(once, absent=False)
+
+    def _download(self, key: str, file: Path, expected: Mapping[str, Any]) -> None:
+        """What comes damaged is fetched again, as it may have been so on its way alone; whoever receives it compares once more."""
+        file.parent.mkdir(parents=True, exist_ok=True)
         for tried in range(1, DAMAGED + 1):
-            if self._call(once, absent=False) is False:
+            if not self.copy_to(key, file):
                 raise ArtifactError(f"{self._where(key)} is missing, though a manifest names it; delete the artifact and publish it again")
             if entry_of(file) == expected:
                 return

@@ -48,6 +48,12 @@ def manifest_at(uri: str, environ: Mapping[str, str] = os.environ) -> bytes:
     return manifest
 
 
+def copy_record(uri: str, file: Path, environ: Mapping[str, str] = os.environ) -> bool:
+    """Writes the object s3://bucket/prefix/NAME, which may be larger than memory, into a file; whether there is one."""
+    parent, name = place_of(uri)
+    return _open_s3(parent, environ).copy_to(name, file)
+
+
 def fetch(uri: str, into: Path, environ: Mapping[str, str] = os.environ) -> Path:
     """A verified copy at `into` of the artifact at an address."""
     parent, key = place_of(uri)

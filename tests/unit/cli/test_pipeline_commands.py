@@ -42,9 +42,31 @@ def test_an_index_is_sent_with_its_parameters(sent: Sent) -> None:
     run(*INDEX, "--kind", "bm25", "--parameter", "index_memory=64Gi", "--parameter", "index_cpu=4", "--parameter", "node_selector={a: b}")
     assert sent[0]["arguments"] == {
         "corpus": "s3://b/c.jsonl", "out": "s3://b/i", "kind": "bm25", "encoder": "minilm", "index_memory": "64Gi", "index_cpu": "4",
-        "node_selector": {"a": "b"},
+        "index_memory_request": "64Gi", "index_cpu_request": "4", "node_selector": {"a": "b"},
     }  # fmt: skip
     assert sent[0]["service_account"] == "rolecast-launcher"
+
+
+@pytest.mark.parametrize(
+    ("given", "sent_as"),
+    [
+        (["index_memory=64Gi"], {"index_memory": "64Gi", "index_memory_request": "64Gi"}),
+        (["index_memory=64Gi", "index_memory_request=48Gi"], {"index_memory": "64Gi", "index_memory_request": "48Gi"}),
+        (["index_cpu_request=100m"], {"index_cpu": "4", "index_cpu_request": "100m"}),
+        (["index_cpu_request=8"], {"index_cpu": "8", "index_cpu_request": "8"}),
+    ],
+)
+def test_one_amount_that_is_given_alone_leaves_no_pod_that_asks_for_more_than_it_may_take(
+    sent: Sent, given: list[str], sent_as: dict[str, str]
+) -> None:
+    run(*INDEX, *(word for one in given for word in ("--parameter", one)))
+    assert {name: value for name, value in sent[0]["arguments"].items() if "_cpu" in name or "_memory" in name} == sent_as
+
+
+def test_asking_for_more_than_may_be_taken_is_refused(sent: Sent) -> None:
+    with pytest.raises(InputError, match="index_cpu_request is 2 and index_cpu 1: nobody may ask for more"):
+        run(*INDEX, "--parameter", "index_cpu=1", "--parameter", "index_cpu_request=2")
+    assert not sent
 
 
 @pytest.mark.parametrize(
@@ -53,6 +75,7 @@ def test_an_index_is_sent_with_its_parameters(sent: Sent) -> None:
         ("no_such=1", "--parameter no_such: there is no such parameter; there are image, retriever_image"),
         ("tolerations={a: b}", "--parameter tolerations: give a list"),
         ("node_selector=[a]", "--parameter node_selector: give a dict"),
+        ("index_memory=lots", "--parameter: 'lots' is no quantity"),
     ],
 )
 def test_a_parameter_that_cannot_be_is_refused(sent: Sent, given: str, said: str) -> None:

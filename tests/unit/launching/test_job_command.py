@@ -75,6 +75,58 @@ def test_a_live_job_is_cancelled_by_run_or_name(api: FakeApi, command: Command, 
     assert api.seen("DELETE", "pytorchjobs")[0].body["propagationPolicy"] == "Foreground"
 
 
+def beside(api: FakeApi, stage: Stage, owner: str = "", **labels: str) -> str:
+    """The Service that `deploy render` has beside a job; its name."""
+    (service,) = [item for item in stage.kind.render(stage.spec) if item["kind"] == "Service"]
+    service["metadata"]["labels"] |= labels
+    if owner:
+        service["metadata"]["ownerReferences"] = [{"kind": "PyTorchJob", "name": stage.spec.job_name, "uid": owner}]
+    return str(api.put("services", service)["metadata"]["name"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "verb", "end"), [("pytorchjob", "cancel", ""), ("pytorchjob", "delete", "Failed"), ("trainjob", "delete", "Failed")]
+)
+def test_a_service_that_was_applied_beside_the_job_goes_with_it_and_no_other_does(
+    api: FakeApi, command: Command, kind: str, verb: str, end: str
+) -> None:
+    stage, other = job(api, kind, end=end, stage="rl"), job(api, kind, stage="rl", run="s3://store/runs/other")
+    beside(api, stage)
+    kept = beside(api, other)
+    assert command(verb, "tiny").exit_code == 0
+    assert list(api.objects["services"]) == [kept]
+
+
+@pytest.mark.parametrize(
+    ("owner", "labels"),
+    [
+        ("uid-of-another", {}),
+        ("", {"app.kubernetes.io/instance": "another-job"}),
+        ("", {"app.kubernetes.io/part-of": "another-project"}),
+        ("", {"app.kubernetes.io/component": "gateway"}),
+    ],
+)
+def test_a_service_of_the_name_that_is_anothers_stays(api: FakeApi, command: Command, owner: str, labels: dict[str, str]) -> None:
+    name = beside(api, job(api, stage="rl"), owner, **labels)
+    assert command("cancel", "tiny").exit_code == 0
+    assert name in api.objects["services"]
+
+
+def test_the_service_of_a_job_that_was_made_anew_meanwhile_stays(api: FakeApi, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = job(api, stage="rl")
+    name = beside(api, stage)
+    api.keep_deleted = True
+
+    def anew(seconds: float) -> None:
+        api.remove("pytorchjobs", stage.spec.job_name)
+        stage.existing()
+
+    monkeypatch.setattr("time.sleep", anew)
+    assert command("cancel", "tiny").exit_code == 0
+    assert name in api.objects["services"]
+    assert not api.seen("DELETE", "services")
+
+
 def test_cancel_waits_until_the_pods_have_saved(api: FakeApi, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = job(api)
     api.keep_deleted = True

@@ -212,13 +212,13 @@ def test_k21_what_the_operator_or_the_image_sets_is_not_set_by_us(name: str, sta
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
-def test_a_job_may_ask_for_less_of_the_cores_than_it_takes(name: str) -> None:
-    def cores(**changes: Any) -> set[tuple[str, str, str]]:
+def test_a_job_may_ask_for_less_than_it_takes(name: str) -> None:
+    def amounts(**changes: Any) -> set[tuple[str, str, str, str]]:
         found = [p for p in mappings(job(name, **changes)) if "limits" in p]
-        return {(p["requests"]["cpu"], p["limits"]["cpu"], p["requests"]["memory"]) for p in found}
+        return {(p["requests"]["cpu"], p["limits"]["cpu"], p["requests"]["memory"], p["limits"]["memory"]) for p in found}
 
-    assert cores() == {("96", "96", "800Gi")}
-    assert cores(cpu="2", cpu_request="300m") == {("300m", "2", "800Gi")}
+    assert amounts() == {("96", "96", "800Gi", "800Gi")}
+    assert amounts(cpu="2", cpu_request="300m", memory_request="1Gi") == {("300m", "2", "1Gi", "800Gi")}
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
@@ -281,6 +281,8 @@ def test_a_job_announces_the_address_of_its_own_service_where_the_chart_says(nam
     where = {"name": "rolecast-endpoints", "key": "ROLECAST_COORDINATORS", "optional": True}
     assert variables["ROLECAST_COORDINATORS"]["valueFrom"] == {"configMapKeyRef": where}
     assert "ROLECAST_COORDINATOR" not in to_yaml(render(name, stage="sft"))
+    open_port = {"name": "rolecast-endpoints", "key": "ROLECAST_COORDINATOR_PORT", "optional": True}
+    assert variables["ROLECAST_COORDINATOR_PORT_LET_THROUGH"]["valueFrom"] == {"configMapKeyRef": open_port}
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob"])
@@ -351,14 +353,14 @@ def test_k28_k32_standard_mode_scales_on_the_queue(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_may_ask_for_less_of_the_cores_than_it_takes(name: str) -> None:
-    def cores(**changes: Any) -> tuple[str, str]:
-        (service,) = render(name, cpu="2", **changes)
+def test_a_service_may_ask_for_less_than_it_takes(name: str) -> None:
+    def amounts(**changes: Any) -> tuple[str, str, str, str]:
+        (service,) = render(name, cpu="2", memory="4Gi", **changes)
         found = service["spec"]["predictor"]["containers"][0]["resources"]
-        return found["requests"]["cpu"], found["limits"]["cpu"]
+        return found["requests"]["cpu"], found["limits"]["cpu"], found["requests"]["memory"], found["limits"]["memory"]
 
-    assert cores() == ("2", "2")
-    assert cores(cpu_request="100m") == ("100m", "2")
+    assert amounts() == ("2", "2", "4Gi", "4Gi")
+    assert amounts(cpu_request="100m", memory_request="1Gi") == ("100m", "2", "1Gi", "4Gi")
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -16,7 +16,9 @@ from fake_api import FakeApi
 
 from rolecast.config import RunConfig
 from rolecast.launching.kubernetes import KubernetesLauncher
+from rolecast.launching.launcher import Outcome
 from rolecast.launching.local_pipeline import compile_pipeline
+from rolecast.launching.spec import TrainingJobSpec
 from rolecast.methods.naive_rag import NaiveRagConfig
 from rolecast.schedule import digest
 from rolecast.stages import tasks
@@ -63,6 +65,26 @@ def test_a_step_whose_job_fails_exits_non_zero_and_leaves_a_report(
     assert caught.value.code == 3  # more memory is for somebody to give: the step is not run again
     assert "| 137 | OOMKilled |" in (tmp_path / "notes.md").read_text()
     assert "OOMKilled" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("own", "port"), [({}, 8400), ({"coordinator": {"port": 8500}}, 8500)])
+def test_a_steps_job_has_the_port_that_policies_let_through(own: dict[str, Any], port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    specs: list[TrainingJobSpec] = []
+    monkeypatch.setattr("rolecast.launching.launchers.make_launcher", lambda name: Noting(specs))
+    monkeypatch.setenv("ROLECAST_COORDINATOR_PORT", "8400")
+    tasks.train("s3://store/runs/tiny", "rl", "rl", "pytorchjob", json.dumps({**json.loads(JOB), **own}))
+    assert [spec.coordinator.port for spec in specs] == [port]
+
+
+class Noting:
+    """A launcher that notes what it is to launch."""
+
+    def __init__(self, specs: list[TrainingJobSpec]) -> None:
+        self.specs = specs
+
+    def run(self, spec: TrainingJobSpec) -> Outcome:
+        self.specs.append(spec)
+        return Outcome(spec.job_name, "pytorchjobs", {})
 
 
 def test_a_step_launches_in_its_own_namespace_unless_the_job_names_one(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from cluster_stage import Stage, terminated
 from fake_api import FakeApi
 
 ROLE = Path(__file__).parents[3] / "charts/rolecast/charts/learner/templates/role.yaml"
-PIPELINES = r"\{\{- if \.Values\.launcher\.kubeflowPipelines \}\}.*?\{\{- end \}\}"  # rights of Argo's own containers in a step
+# Rights of Argo's own containers in a step, and the token for a store's STS, which tests/unit/store/test_account_token.py asks for.
+PIPELINES = r"\{\{- if (?:\.Values\.launcher\.kubeflowPipelines|eq \.Values\.global\.s3\.credentials \"token\") \}\}.*?\{\{- end \}\}"
 
 
 def rights() -> set[tuple[str, str, str]]:

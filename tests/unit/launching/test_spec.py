@@ -78,6 +78,8 @@ def test_how_often_to_try_again_does_not_make_another_job() -> None:
         ({"stage": "Eval"}, "stage"),
         ({"stage": "2nd"}, "stage"),
         ({"stage": "a-b"}, "stage"),
+        ({"memory": "1Gi", "memory_request": "1025Mi"}, "memory_request is 1025Mi and memory 1Gi: nobody may ask for more"),
+        ({"cpu": "1", "cpu_request": "1500m"}, "cpu_request is 1500m and cpu 1: "),
         ({"stage": "ab_", "kind": "rl"}, "stage: String should match"),
         ({"stage": "a" * 25}, "stage"),
         ({"stage": "eval"}, "kind of stage eval is not known; set kind to sft, rollout, rl"),

@@ -147,7 +147,12 @@ def test_images_resources_nodes_and_pull_secrets_are_parameters_of_every_step(co
         assert "pipelinechannel--" in container["image"], task
         amounts = {key: value for key, value in container["resources"].items() if key != "accelerator"}
         assert set(amounts) == {f"resource{what}{how}" for what in ("Cpu", "Memory") for how in ("Request", "Limit")}, task
-        assert all("pipelinechannel--" in amount for amount in amounts.values()), task
+        kind = {"prepare": "index", "index": "index", "evaluate": "evaluation"}.get(kind_of(task), "control")
+        assert amounts == {  # what it asks for is not what it may take
+            f"resource{what}{how}": f"{{{{$.inputs.parameters['pipelinechannel--{kind}_{what.lower()}{suffix}']}}}}"
+            for what in ("Cpu", "Memory")
+            for how, suffix in (("Request", "_request"), ("Limit", ""))
+        }, task
         assert ("accelerator" in container["resources"]) == (kind_of(task) == "evaluate"), task
         platform = compiled.platform[compiled.executor(about)]
         assert {"nodeSelector", "tolerations", "imagePullSecret"} <= set(platform), task

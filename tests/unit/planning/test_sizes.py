@@ -1,4 +1,4 @@
-"""The sizes that the operations page quotes are those that a plan gives."""
+"""The sizes that the page on installing quotes are those that a plan gives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rolecast.config import load_config
 from rolecast.planning.plan import as_json, make_plan
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "operations.md").read_text()
+PAGE = (ROOT / "docs" / "install.md").read_text()
 SHAPE = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 36, "num_attention_heads": 16,
     "num_key_value_heads": 2, "intermediate_size": 11008, "vocab_size": 151936, "head_dim": 128, "tie_word_embeddings": True,
@@ -20,7 +20,7 @@ SHAPE = {
 
 
 def rows() -> list[tuple[int, list[float]]]:
-    table = PAGE.split("### Sizes")[1].split("The learner, RL")[0]
+    table = PAGE.split("## Sizes")[1].split("The learner, RL")[0]
     found = re.findall(r"^\| ([\d,]+)[^|]* \| ([\d.,]+) \| ([\d.,]+) \| ([\d.,]+) \|$", table, re.MULTILINE)
     return [(int(passages.replace(",", "")), [float(size.replace(",", "")) for size in sizes]) for passages, *sizes in found]
 

@@ -48,6 +48,10 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
         {{- include "common.podLabels" $root | nindent 8 }}
+        {{- if $values.queue }}
+        # Kueue copies the queue's name to pods, each a workload of its own, and not the class.
+        kueue.x-k8s.io/priority-class: rolecast-rollout
+        {{- end }}
       annotations:
         {{- with $overrides.annotations }}
         {{- toYaml . | nindent 8 }}
