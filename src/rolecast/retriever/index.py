@@ -46,12 +46,13 @@ FLAT = Structure()
 def build_index(
     passages: Iterable[Passage], path: Path, kind: Kind, encoder: str = "minilm", analysis: Analysis = PLAIN,
     *, prefixes: Prefixes | None = None, long: Long = "cut", structure: Structure = FLAT, shown: Shown = lambda done, total: None,
+    procs: int = 1,
 ) -> Built:  # fmt: skip
     """Writes the artifact `path`. `hybrid` holds both rankers, so it can also be opened as either.
 
     `passages`: an iterator is never in memory as a whole: its passages are read back from the artifact. BM25 takes all words at once.
     `prefixes`: by default the encoder's own. `long`: a text that outgrows the encoder's window is cut there, or split into pieces.
-    `shown`: is told how many texts are encoded. A build that was killed goes on after what it had encoded (`.NAME.vectors` beside `path`).
+    `shown`: is told how many texts are encoded. `procs`: processes that encode. A build that was killed goes on after what it had encoded (`.NAME.vectors` beside `path`).
     """
     if isinstance(passages, Sequence) and not passages:
         raise InputError("the corpus is empty; an index needs at least one passage")
@@ -73,7 +74,7 @@ def build_index(
             dense, model = _dense(), _encoder(encoder, prefixes)
             pieces, rows, built = fitted(texts, titles, model, long)
             given = iter([shown])  # vectors that are read a second time were made before
-            parts = lambda: encoded(pieces, model, kept, next(given, _silent), structure.stored)  # noqa: E731
+            parts = lambda: encoded(pieces, model, kept, next(given, _silent), structure.stored, procs)  # noqa: E731
             dense.write(parts, len(pieces), partial / "dense.faiss", structure, rows, kept)
             about |= {"prefixes": model.prefixes.model_dump(), "identity": model.identity().record(), "long": long}
             if structure != FLAT:
