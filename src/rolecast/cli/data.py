@@ -219,6 +219,19 @@ def build(
     print(f"{out}: {kind} index of {count} passages{f', {built}' if built.vectors else ''}")
 
 
+@index_app.command()
+def split(
+    index: Annotated[str, typer.Argument(metavar="PLACE", help="A committed index: a folder or s3://bucket/prefix/NAME.")],
+    shards: Annotated[int, typer.Option(min=1, help="How many.")],
+    out: Annotated[str, typer.Option(metavar="PLACE", help="Where nothing is yet; the shards are PLACE/0, PLACE/1, …")],
+) -> None:
+    """Cut an index into shards, which services of their own hold and `rolecast retriever front` searches as one."""
+    from rolecast.stages.shared_index import cut
+
+    for number, passages in enumerate(cut(index, shards, out)):
+        print(f"{out.rstrip('/')}/{number}: {passages} passages")
+
+
 @index_app.command("import")
 def import_(
     source: Annotated[Path, path_argument("search_r1: e5_Flat.index, or a folder of its parts; pyserini: the folder of index and docid.")],

@@ -55,7 +55,8 @@ def test_several_processes_make_the_parts_of_one_in_order(tmp_path: Path) -> Non
     assert two == made(tmp_path / "one", TEXTS, 1) == [[[1, 3], [2, 3], [3, 3]], [[4, 3], [1, 3], [2, 3]], [[1, 2], [2, 2]]]
     assert told == [(3, 8), (6, 8), (8, 8)]
     workers = (tmp_path / "two" / "who").read_text().split()
-    assert len(workers) == 3 and str(os.getpid()) not in workers
+    assert len(workers) == 3
+    assert str(os.getpid()) not in workers
     assert made(tmp_path / "two", TEXTS, 2) == two  # what is kept is not made again
     assert (tmp_path / "two" / "who").read_text().split() == workers
 
