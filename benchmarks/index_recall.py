@@ -1,8 +1,9 @@
 """What the structures of a dense index find of what the flat one finds, what they take, and how long a search is.
 
     python benchmarks/index_recall.py --corpus corpus.jsonl.gz --questions dev.jsonl [--passages 4000] [--k 10] [--encoder minilm]
+    python benchmarks/index_recall.py --index INDEX --questions dev.jsonl …
 
-The first passages of the corpus are encoded once; each structure is built of the same vectors and asked the same questions, one at a time
+The first passages of the corpus are encoded once, or the vectors of a committed flat index are taken; each structure is built of the same vectors and asked the same questions, one at a time
 and on as many threads as OMP_NUM_THREADS says. Recall: of the flat float32 index's first k, how many are among the structure's first k.
 """
 
@@ -22,7 +23,7 @@ import numpy.typing as npt
 
 from rolecast.data.records import iter_corpus, json_lines
 from rolecast.retriever.building import write_index
-from rolecast.retriever.dense import read_index
+from rolecast.retriever.dense import read_index, vectors_of
 from rolecast.retriever.encoder import Encoder
 from rolecast.retriever.index import _indexed
 from rolecast.retriever.structure import Structure
@@ -43,15 +44,22 @@ def structures(vectors: int) -> Iterator[Structure]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", type=Path, required=True)
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--corpus", type=Path)
+    given.add_argument("--index", type=Path)
     parser.add_argument("--questions", type=Path, required=True)
     parser.add_argument("--passages", type=int, default=4000)
     parser.add_argument("--k", type=int, default=10)
     parser.add_argument("--encoder", default="minilm")
     options = parser.parse_args()
     encoder = Encoder(options.encoder)
-    texts = [_indexed(passage) for passage in itertools.islice(iter_corpus(options.corpus), options.passages)]
-    passages = encoder.encode(texts, "passage")
+    if options.index:
+        file = options.index / "dense.faiss"
+        index = read_index(file)
+        passages = np.array(vectors_of(index, file), dtype=np.float32)
+    else:
+        texts = [_indexed(passage) for passage in itertools.islice(iter_corpus(options.corpus), options.passages)]
+        passages = encoder.encode(texts, "passage")
     asked = encoder.encode([str(row["question"]) for _, row in json_lines(options.questions)], "query")
     print(f"{len(passages)} passages × {passages.shape[1]}, {len(asked)} questions, k = {options.k}")
     print(f"{'structure':<60}{'recall':>8}{'ms/query':>10}{'build s':>9}{'MB':>8}")

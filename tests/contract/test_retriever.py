@@ -1,10 +1,11 @@
-"""`Retriever` in this process and over HTTP: what one answers, the other answers."""
+"""`Retriever` in this process, over HTTP, and as a front over shards: what one answers, the others answer."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,8 +21,10 @@ from rolecast.ports import IndexInfo, Retriever
 from rolecast.retriever import encoder
 from rolecast.retriever.app import make_retriever
 from rolecast.retriever.client import HttpRetriever
+from rolecast.retriever.front import make_front
 from rolecast.retriever.index import LocalRetriever, build_index
-from rolecast.retriever.settings import RetrieverSettings
+from rolecast.retriever.settings import FrontSettings, RetrieverSettings
+from rolecast.retriever.shard import split
 from rolecast.service.client import WrongPart
 from rolecast.service.state import Service
 from rolecast.store.artifact import MANIFEST, digest_of
@@ -60,10 +63,24 @@ def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield path
 
 
-@pytest.fixture(scope="module", params=["local", "http"])
+@contextmanager
+def front_over(index: Path, shards: int) -> Iterator[HttpRetriever]:
+    """Cut into so many, each behind a service of its own; they are named in another order than they have."""
+    parts = index.parent / f"{index.name}-{shards}"
+    split(index, shards, lambda number: nullcontext(parts / str(number)))
+    with ExitStack() as stack:
+        urls = [stack.enter_context(serving(*make_retriever(RetrieverSettings(index=str(parts / str(n)), topk=1)))) for n in range(shards)]
+        url = stack.enter_context(serving(*make_front(FrontSettings(shards=",".join(reversed(urls))))))
+        yield HttpRetriever(url)
+
+
+@pytest.fixture(scope="module", params=["local", "http", "front"])
 def retriever(request: pytest.FixtureRequest, index: Path) -> Iterator[Retriever]:
     if request.param == "local":
         yield LocalRetriever.open(index)
+    elif request.param == "front":
+        with front_over(index, 3) as front:
+            yield front
     else:
         with serving(*make_retriever(RetrieverSettings(index=str(index)))) as url:
             yield HttpRetriever(url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from prometheus_client import generate_latest
 
 from rolecast.config import RunConfig, make_config
 from rolecast.coordinator.process import Served, child_coordinator
@@ -85,6 +87,10 @@ def test_each_run_is_played_with_its_own_weights(tmp_path: Path, monkeypatch: py
             assert sampled == {"demo/1.1"}
             assert len(list((tmp_path / "work" / "w").iterdir())) == 1
         assert loop.service.failure is None
+        told = generate_latest(loop.service.registry).decode()
+        spent = {kind: float(re.findall(rf'rolecast_rollout_wait_seconds{{on="{kind}"}} (.*)', told)[0]) for kind in ("sample", "search")}
+        assert spent["sample"] > 0
+        assert f"rolecast_rollout_search_share {loop.waits.searching}" in told
         loop.over.set()
         thread.join(20)
         assert not thread.is_alive()

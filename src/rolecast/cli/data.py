@@ -185,6 +185,9 @@ def build(
     structure: Annotated[
         Literal["flat", "hnsw", "ivf_flat", "ivf_pq"], typer.Option(help="Of vectors: flat compares all, the others miss some neighbours.")
     ] = "flat",
+    procs: Annotated[
+        int, typer.Option(min=1, help="Processes that encode; each loads the encoder, and takes a GPU of its own if there are.")
+    ] = 1,
     stored: Annotated[
         Literal["float32", "float16"] | None, typer.Option(help="Numbers of a vector: float32, or float16, half the size.")
     ] = None,
@@ -211,9 +214,22 @@ def build(
     laid = structure_of(structure, **given, nlist=nlist, nprobe=nprobe, code_bytes=code_bytes)
     if kind == "bm25" and laid != Structure():
         raise InputError("a bm25 index has no vectors to be laid out; build it with --kind dense or hybrid, or leave that out")
-    prefixes = _prefixes(query_prefix, passage_prefix)
-    count, built = build_at(str(corpus), out, kind, encoder, analysis, prefixes=prefixes, long=long, structure=laid, shown=_progress())
+    made = {"prefixes": _prefixes(query_prefix, passage_prefix), "long": long, "structure": laid, "procs": procs, "shown": _progress()}
+    count, built = build_at(str(corpus), out, kind, encoder, analysis, **made)
     print(f"{out}: {kind} index of {count} passages{f', {built}' if built.vectors else ''}")
+
+
+@index_app.command()
+def split(
+    index: Annotated[str, typer.Argument(metavar="PLACE", help="A committed index: a folder or s3://bucket/prefix/NAME.")],
+    shards: Annotated[int, typer.Option(min=1, help="How many.")],
+    out: Annotated[str, typer.Option(metavar="PLACE", help="Where nothing is yet; the shards are PLACE/0, PLACE/1, …")],
+) -> None:
+    """Cut an index into shards, which services of their own hold and `rolecast retriever front` searches as one."""
+    from rolecast.stages.shared_index import cut
+
+    for number, passages in enumerate(cut(index, shards, out)):
+        print(f"{out.rstrip('/')}/{number}: {passages} passages")
 
 
 @index_app.command("import")

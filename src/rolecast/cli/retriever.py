@@ -1,11 +1,11 @@
-"""`rolecast retriever serve`."""
+"""`rolecast retriever serve` and `rolecast retriever front`."""
 
 from __future__ import annotations
 
 import typer
 
 from rolecast.cli.flags import takes_settings
-from rolecast.retriever.settings import RetrieverSettings
+from rolecast.retriever.settings import FrontSettings, RetrieverSettings
 
 app = typer.Typer(help="Serve an index.")
 
@@ -26,3 +26,13 @@ def serve(settings: RetrieverSettings) -> None:
     from rolecast.service.server import serve as serve_app
 
     serve_app(*make_retriever(settings), settings)
+
+
+@app.command()
+@takes_settings(FrontSettings)
+def front(settings: FrontSettings) -> None:
+    """Search over the shards of an index, served by `retriever serve` each: the same routes, and the answers of the whole index."""
+    from rolecast.retriever.front import make_front
+    from rolecast.service.server import serve as serve_app
+
+    serve_app(*make_front(settings), settings)

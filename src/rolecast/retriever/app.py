@@ -7,32 +7,25 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import numpy as np
+import numpy.typing as npt
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter
 from starlette.middleware import Middleware
 
 from rolecast.errors import InputError
+from rolecast.retriever.hybrid import DEEP
 from rolecast.retriever.lane import Lane
 from rolecast.retriever.live.serving import LiveVersion, add_live_faults
+from rolecast.retriever.searching import Searching, add_search_routes, shape_of
 from rolecast.retriever.settings import RetrieverSettings
 from rolecast.retriever.version import Version, within
 from rolecast.service.app import make_app
-from rolecast.service.errors import BadRequest, Shape, openai, ours
+from rolecast.service.errors import BadRequest
 from rolecast.service.state import Service
 from rolecast.types import Passage
-from rolecast.wire.retriever import (
-    EmbeddingsRequest,
-    FetchRequest,
-    IndexReply,
-    RetrieveRequest,
-    SearchRequest,
-    SwapRequest,
-    contents,
-    document,
-    embeddings_reply,
-    retrieve_reply,
-)
+from rolecast.wire.retriever import IndexReply, PassagesRequest, RankingsReply, RankingsRequest, SwapRequest, document
 
 log = logging.getLogger(__name__)
 
@@ -45,18 +38,18 @@ def make_retriever(settings: RetrieverSettings) -> tuple[FastAPI, Service]:
         add_live_faults(app)
     else:
         app.user_middleware.append(Middleware(Lane, search=serving.search))  # within what every request passes, before the routes
-    _add_routes(app, serving)
+        _add_front_routes(app, serving)
+    add_search_routes(app, serving)
+    _add_swap(app, serving)
     return app, service
 
 
-class _Serving:
+class _Serving(Searching):
     """What is there once the index is loaded."""
 
     def __init__(self, settings: RetrieverSettings, service: Service) -> None:
-        self.settings, self.service = settings, service
-        self.queries = Counter("rolecast_retriever_queries", "Queries taken.", registry=service.registry)
-        sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-        self.batches = Histogram("rolecast_retriever_batch_queries", "Queries of one search.", buckets=sizes, registry=service.registry)
+        super().__init__(settings, service)
+        self.settings: RetrieverSettings = settings
         self.lookups = Counter("rolecast_retriever_live", "Lookups at a search engine or of pages.", ["outcome"], registry=service.registry)
         self.swaps = Counter("rolecast_retriever_swaps", "Indexes that took the place of another.", registry=service.registry)
         self.swapping = False
@@ -94,56 +87,54 @@ class _Serving:
             return await LiveVersion.opened(self.settings, lambda outcome: self.lookups.labels(outcome).inc())
         return await Version.opened(self.settings, place, self.batches.observe, beside)
 
+    @property
+    def held(self) -> Version:
+        assert isinstance(self.version, Version)
+        return self.version
+
     def _tell(self) -> None:
         self.service.told = {"index": self.version.digest}
 
-    async def search(self, queries: Sequence[str], topk: int | None) -> list[list[Passage]]:
-        k, most = topk or self.settings.topk, self.settings.max_results
-        if len(queries) * k > most:
-            raise InputError(f"{len(queries)} queries × k = {k} are more than {most} passages at once; send fewer queries or lower k")
-        self.check(queries)
-        self.queries.inc(len(queries))
+    async def find(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         return await self.version.search(queries, k)
 
-    def check(self, texts: Sequence[str]) -> None:
-        """Before anything is tokenised: a long text would hold the index's thread."""
-        longest, most = max(map(len, texts), default=0), self.settings.max_text_characters
-        if longest > most:
-            raise InputError(f"a text has {longest} characters; send at most {most} in each")
+    async def fetch(self, ids: Sequence[str]) -> list[Passage]:
+        return await self.version.using(self.version.retriever.fetch(ids))
+
+    async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        return await self.version.embed(texts)
+
+    def about(self) -> IndexReply:
+        return self.version.about()
 
 
-def shape_of(path: str) -> Shape:
-    return openai if path.endswith("/embeddings") else ours  # also where a client's base address is not this one's
-
-
-def _add_routes(app: FastAPI, serving: _Serving) -> None:
-    @app.get("/v1/index")
-    async def about() -> IndexReply:
-        return IndexReply(kind=serving.version.retriever.kind, digest=serving.version.digest)
-
+def _add_swap(app: FastAPI, serving: _Serving) -> None:
     @app.post("/v1/index")
     async def swap(request: SwapRequest) -> IndexReply:
         new = await asyncio.shield(asyncio.ensure_future(serving.swap(request.index)))  # a caller that leaves ends nothing
-        return IndexReply(kind=new.retriever.kind, digest=new.digest)
+        return new.about()
 
-    @app.post("/retrieve")
-    async def retrieve(request: RetrieveRequest) -> JSONResponse:
-        results = await serving.search(request.queries, request.topk)
-        return JSONResponse(retrieve_reply(results, request.return_scores))
 
-    @app.post("/search")
-    async def search(request: SearchRequest) -> JSONResponse:
-        results = await serving.search(request.questions, request.N)
-        return JSONResponse([{"top_k_docs": [contents(p.title, p.text) for p in found]} for found in results])
+def _add_front_routes(app: FastAPI, serving: _Serving) -> None:
+    """What a front asks of an index; a search engine has nothing of the kind."""
 
-    @app.post("/fetch")
-    async def fetch(request: FetchRequest) -> JSONResponse:
-        return JSONResponse(
-            {"result": [document(passage) for passage in await serving.version.using(serving.version.retriever.fetch(request.ids))]}
-        )
+    @app.post("/v1/rankings")
+    async def rankings(request: RankingsRequest) -> JSONResponse:
+        """What each ranker of this shard finds."""
+        version, most = serving.held, DEEP * serving.settings.max_results
+        if len(request.queries) * request.depth > most:
+            raise InputError(f"{len(request.queries)} queries × depth = {request.depth} are more than {most} hits; send fewer queries")
+        serving.check(request.queries)
+        serving.queries.inc(len(request.queries))
+        found = await version.rankings(request.queries, request.depth)
+        return JSONResponse(RankingsReply(index=version.digest, rankings=[[list(one) for one in of] for of in found]).model_dump())
 
-    @app.post("/v1/embeddings")
-    async def embeddings(request: EmbeddingsRequest) -> JSONResponse:
-        texts = [request.input] if isinstance(request.input, str) else request.input
-        serving.check(texts)
-        return JSONResponse(embeddings_reply(await serving.version.embed(texts), request))
+    @app.post("/v1/passages")
+    async def passages(request: PassagesRequest) -> JSONResponse:
+        """By row, or by id where the passage may be another shard's."""
+        version = serving.held
+        held = version.retriever.passages
+        if outside := [row for row in request.rows if row >= len(held)]:
+            raise InputError(f"row {outside[0]} is beyond the index's {len(held)} passages")
+        found = [*(held[row] for row in request.rows), *version.retriever.passages_of(request.ids)]
+        return JSONResponse({"index": version.digest, "passages": [passage and document(passage) for passage in found]})

@@ -61,6 +61,7 @@ class Batcher:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+            self._task = None  # a cancelled task holds on to this and to what is searched, until the collector comes by
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         if not queries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ class BM25:
     """Row indices and scores of the best passages for a query."""
 
     def __init__(self, index: bm25s.BM25, analysis: Analysis = PLAIN) -> None:
-        self._index, self._analyser = index, make_analyser(analysis)
+        self._index, self._analysis, self._analyser = index, analysis, make_analyser(analysis)
 
     @classmethod
     def build(cls, texts: Sequence[str], analysis: Analysis = PLAIN, titles: Sequence[str] | None = None) -> BM25:
@@ -49,6 +50,17 @@ class BM25:
         if held != passages:
             raise ArtifactError(f"{path} is of {held} passages and its corpus has {passages}; build the index again")
         return cls(index, analysis)
+
+    def part(self, start: int, end: int) -> BM25:
+        """Of the passages from `start` up to `end`, with the weights that words have in the whole corpus: scores of parts compare."""
+        held = self._index.scores
+        words = len(held["indptr"]) - 1
+        within = (held["indices"] >= start) & (held["indices"] < end)
+        counts = np.bincount(np.repeat(np.arange(words), np.diff(held["indptr"]))[within], minlength=words)
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(held["indptr"].dtype)
+        index = copy.copy(self._index)
+        index.scores = {"data": held["data"][within], "indices": held["indices"][within] - start, "indptr": indptr, "num_docs": end - start}
+        return BM25(index, self._analysis)
 
     def save(self, path: Path) -> None:
         self._index.save(str(path), show_progress=False)

@@ -73,6 +73,7 @@ class Encoder:
     def __init__(self, name: str, prefixes: Prefixes | None = None) -> None:
         self.name = name
         self._given = prefixes
+        self.place: int | None = None  # among processes that encode side by side: each takes a GPU, where there are several
 
     @cached_property
     def folder(self) -> Path:
@@ -96,7 +97,7 @@ class Encoder:
             if self.name != PACKAGED:
                 _ = self.folder  # before an import that takes seconds
             from sentence_transformers import SentenceTransformer
-        return SentenceTransformer(str(self.folder))
+        return SentenceTransformer(str(self.folder), device=None if self.place is None else _device(self.place))
 
     @cached_property
     def prefixes(self) -> Prefixes:
@@ -158,6 +159,13 @@ class Encoder:
             return []
         found = self._model.tokenizer(list(texts), add_special_tokens=special, truncation=False, verbose=False)
         return [list(ids) for ids in found["input_ids"]]
+
+
+def _device(place: int) -> str | None:
+    """None leaves the choice to sentence-transformers."""
+    import torch
+
+    return f"cuda:{place % torch.cuda.device_count()}" if torch.cuda.is_available() else None
 
 
 def _parts(texts: Sequence[str]) -> Iterable[Sequence[str]]:

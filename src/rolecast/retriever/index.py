@@ -24,13 +24,14 @@ from rolecast.retriever.analysis import PLAIN, Analysis
 from rolecast.retriever.embeddings import Embeddings
 from rolecast.retriever.encoder import PACKAGED, Identity, Prefixes
 from rolecast.retriever.footprint import needs_memory
-from rolecast.retriever.hybrid import reciprocal_rank
+from rolecast.retriever.hybrid import Ranking, depth, fused
 from rolecast.retriever.passages import PassagesOnDisk, Texts
 from rolecast.retriever.structure import Structure
 from rolecast.retriever.vectors import Shown, encoded
 from rolecast.retriever.windows import Built, Long, fitted
 from rolecast.store.artifact import MANIFEST, committed, digest_of, verify, writing
 from rolecast.types import Passage
+from rolecast.wire.retriever import Shard
 
 if TYPE_CHECKING:
     from rolecast.retriever.bm25 import BM25
@@ -46,12 +47,13 @@ FLAT = Structure()
 def build_index(
     passages: Iterable[Passage], path: Path, kind: Kind, encoder: str = "minilm", analysis: Analysis = PLAIN,
     *, prefixes: Prefixes | None = None, long: Long = "cut", structure: Structure = FLAT, shown: Shown = lambda done, total: None,
+    procs: int = 1,
 ) -> Built:  # fmt: skip
     """Writes the artifact `path`. `hybrid` holds both rankers, so it can also be opened as either.
 
     `passages`: an iterator is never in memory as a whole: its passages are read back from the artifact. BM25 takes all words at once.
     `prefixes`: by default the encoder's own. `long`: a text that outgrows the encoder's window is cut there, or split into pieces.
-    `shown`: is told how many texts are encoded. A build that was killed goes on after what it had encoded (`.NAME.vectors` beside `path`).
+    `shown`: is told how many texts are encoded. `procs`: processes that encode. A build that was killed goes on after what it had encoded (`.NAME.vectors` beside `path`).
     """
     if isinstance(passages, Sequence) and not passages:
         raise InputError("the corpus is empty; an index needs at least one passage")
@@ -73,7 +75,7 @@ def build_index(
             dense, model = _dense(), _encoder(encoder, prefixes)
             pieces, rows, built = fitted(texts, titles, model, long)
             given = iter([shown])  # vectors that are read a second time were made before
-            parts = lambda: encoded(pieces, model, kept, next(given, _silent), structure.stored)  # noqa: E731
+            parts = lambda: encoded(pieces, model, kept, next(given, _silent), structure.stored, procs)  # noqa: E731
             dense.write(parts, len(pieces), partial / "dense.faiss", structure, rows, kept)
             about |= {"prefixes": model.prefixes.model_dump(), "identity": model.identity().record(), "long": long}
             if structure != FLAT:
@@ -125,16 +127,25 @@ def _same_encoder(path: Path, built: Mapping[str, Any], name: str) -> Encoder:
     return encoder
 
 
+def all_found(ids: Sequence[str], found: Sequence[Passage | None]) -> list[Passage]:
+    """`InputError` names the first id that is not there."""
+    if None in found:
+        raise InputError(f"no passage {ids[found.index(None)]!r} in the index")
+    return [passage for passage in found if passage is not None]
+
+
 class LocalRetriever:
     """`Retriever` in this process. `encoder`: whose vectors `embed` gives, of an index of words, which makes it when it is asked."""
 
     def __init__(
         self, passages: Sequence[Passage], kind: Kind, bm25: BM25 | None, dense: Dense | None, digest: str = "",
-        encoder: Callable[[], Encoder] | None = None, reranker: Reranker | None = None,
+        encoder: Callable[[], Encoder] | None = None, reranker: Reranker | None = None, shard: Shard | None = None,
+        built_with: str = "",
     ) -> None:  # fmt: skip
+        """`shard`: which part of a larger index this is. `built_with`: a digest of what made its vectors, empty where it does not say."""
         self.passages = passages
         self.kind = kind
-        self.reranker = reranker
+        self.reranker, self.shard, self.built_with = reranker, shard, built_with
         self._digest = digest
         self._row_of = passages.row_of if isinstance(passages, PassagesOnDisk) else {p.id: row for row, p in enumerate(passages)}.get
         self._bm25, self._dense, self._encoder = bm25, dense, encoder or (lambda: _encoder("minilm"))
@@ -162,7 +173,10 @@ class LocalRetriever:
         if kind != "bm25":
             dense = _dense().load(path / "dense.faiss", _same_encoder(path, built, name), len(passages), held, searcher)
             dense.check()
-        return cls(passages, kind, bm25, dense, digest_of((path / MANIFEST).read_bytes()), lambda: _same_encoder(path, built, name))
+        shard = Shard(**built["shard"]) if "shard" in built else None
+        made_by = digest_of(json.dumps([built["identity"], built["prefixes"]]).encode()) if "identity" in built else ""
+        digest = digest_of((path / MANIFEST).read_bytes())
+        return cls(passages, kind, bm25, dense, digest, lambda: _same_encoder(path, built, name), shard=shard, built_with=made_by)
 
     async def info(self) -> IndexInfo:
         return IndexInfo(self.kind, self._digest)
@@ -171,34 +185,37 @@ class LocalRetriever:
         if k < 1:
             raise InputError(f"k = {k}; ask for at least one passage")
         deep = k if self.reranker is None else max(k, self.reranker.depth)
-        ranked = self._rank(queries, min(deep, len(self.passages)))
+        deep = min(deep, len(self.passages))
+        ranked = [fused(rankings, deep) for rankings in self.rankings(queries, depth(self.rankers, deep))]
         found = [[self._passage(row, score) for row, score in ranking] for ranking in ranked]
         if self.reranker is None:
             return found
         return [self.reranker(query, passages, k) for query, passages in zip(queries, found, strict=True)]
 
-    def _rank(self, queries: Sequence[str], k: int) -> list[list[tuple[int, float]]]:
-        if self._dense is None:
-            assert self._bm25 is not None
-            return [list(zip(*self._bm25.rank(query, k), strict=True)) for query in queries]
-        by_meaning = self._dense.rank(queries, k if self._bm25 is None else 4 * k)
-        if self._bm25 is None:
-            return by_meaning
-        fused = []
-        for query, dense in zip(queries, by_meaning, strict=True):
-            by_words, _ = self._bm25.rank(query, 4 * k)
-            fused.append(reciprocal_rank([by_words, [row for row, _ in dense]])[:k])
-        return fused
+    @property
+    def rankers(self) -> int:
+        return (self._bm25 is not None) + (self._dense is not None)
+
+    def rankings(self, queries: Sequence[str], deep: int) -> list[tuple[Ranking, ...]]:
+        """Of each query the first `deep` hits of each ranker: by words, then by meaning."""
+        of_all: list[list[Ranking]] = []
+        if self._bm25 is not None:
+            bm25 = self._bm25
+            of_all.append([list(zip(*bm25.rank(query, deep), strict=True)) for query in queries])
+        if self._dense is not None:
+            of_all.append(list(self._dense.rank(queries, deep)))
+        return list(zip(*of_all, strict=True))
+
+    def passages_of(self, ids: Sequence[str]) -> list[Passage | None]:
+        """None for an id that the index lacks."""
+        return [None if row is None else self.passages[row] for row in map(self._row_of, ids)]
 
     def _passage(self, row: int, score: float) -> Passage:
         passage = self.passages[row]
         return Passage(passage.id, passage.title, passage.text, float(score))
 
     async def fetch(self, ids: Sequence[str]) -> list[Passage]:
-        rows = [self._row_of(id) for id in ids]
-        if None in rows:
-            raise InputError(f"no passage {ids[rows.index(None)]!r} in the index")
-        return [self.passages[row] for row in rows if row is not None]
+        return all_found(ids, self.passages_of(ids))
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         return self._embeddings.of(texts)

@@ -1,4 +1,4 @@
-"""Settings of the retriever service."""
+"""Settings of the retriever service, and of a front over shards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,22 @@ from rolecast.retriever.live.settings import LiveConfig
 from rolecast.service.settings import ServiceSettings
 
 
-class RetrieverSettings(ServiceSettings):
+class SearchSettings(ServiceSettings):
+    """What whoever takes searches has."""
+
+    topk: int = Field(3, ge=1, description="Passages per query for requests that do not say.")
+    max_text_characters: int = Field(2**15, ge=1, description="Longer queries and texts are refused.")
+    max_results: int = Field(2**15, ge=1, description="Passages of one request, queries × k; more are refused.")
+    max_batch: int = Field(64, ge=1, description="Queries of one search at most.")
+    batch_milliseconds: float = Field(2.0, ge=0, description="How long a query waits for company.")
+
+
+class FrontSettings(SearchSettings):
+    shards: str = Field(description="Addresses of the services of all shards of an index, with commas between them.")
+    patience: float = Field(20.0, ge=0, description="Seconds that a search waits for a shard that is away.")
+
+
+class RetrieverSettings(SearchSettings):
     index: str = Field("", description="A folder or s3://bucket/prefix/key of a committed index; this or --live is required.")
     live: Literal["", "serper", "jina", "google", "searxng", "opensearch"] = Field(
         "",
@@ -46,11 +61,6 @@ class RetrieverSettings(ServiceSettings):
         "cross_encoder", description="How it is asked: a cross-encoder of sentence-transformers, or a language model that says yes or no."
     )
     rerank_depth: int = Field(50, ge=1, description="Passages of a query that it reads.")
-    topk: int = Field(3, ge=1, description="Passages per query for requests that do not say.")
-    max_text_characters: int = Field(2**15, ge=1, description="Longer queries and texts are refused.")
-    max_results: int = Field(2**15, ge=1, description="Passages of one request, queries × k; more are refused.")
-    max_batch: int = Field(64, ge=1, description="Queries of one search at most.")
-    batch_milliseconds: float = Field(2.0, ge=0, description="How long a query waits for company.")
 
     @model_validator(mode="after")
     def _index_or_engine(self) -> RetrieverSettings:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rolecast.disk import writing_to
+from rolecast.retriever.parallel import Encoding, Part
 
 if TYPE_CHECKING:
     from rolecast.retriever.encoder import Encoder
@@ -22,21 +23,35 @@ Stored = Literal["float32", "float16"]
 Shown = Callable[[int, int], None]  # how many texts of how many
 
 
-def encoded(texts: Sequence[str], encoder: Encoder, folder: Path, shown: Shown, stored: Stored = "float32") -> Iterator[npt.NDArray[Any]]:
+def encoded(
+    texts: Sequence[str], encoder: Encoder, folder: Path, shown: Shown, stored: Stored = "float32", procs: int = 1
+) -> Iterator[npt.NDArray[Any]]:
     """Unit vectors (texts, dim) of each part, in order, as `stored` says. Parts lie in `folder` by what they are made of, so one of other texts, or of another
-    encoder, is never taken for it. Whoever has used them deletes the folder.
+    encoder, is never taken for it. Whoever has used them deletes the folder. `procs`: processes that encode, this one or others.
     """
     maker = json.dumps([encoder.identity().record(), encoder.prefixes.model_dump(), *([] if stored == "float32" else [stored])])
     folder.mkdir(parents=True, exist_ok=True)
-    for at in range(0, len(texts), PART):
-        part = texts[at : at + PART]
-        file = folder / f"{hashlib.sha256(json.dumps([maker, *part]).encode()).hexdigest()[:32]}.npy"
-        vectors = _kept(file, len(part))
-        if vectors is None:
-            vectors = encoder.encode(part, "passage").astype(stored, copy=False)
-            _keep(file, vectors)
-        shown(at + len(part), len(texts))
-        yield vectors
+
+    def file_of(part: Sequence[str]) -> Path:
+        return folder / f"{hashlib.sha256(json.dumps([maker, *part]).encode()).hexdigest()[:32]}.npy"
+
+    def lacking() -> Iterator[Part]:
+        for at in range(0, len(texts), PART):
+            part = texts[at : at + PART]
+            if _kept(file_of(part), len(part)) is None:
+                yield at, part
+
+    with Encoding(encoder, procs) as others:
+        left = lacking()
+        for at in range(0, len(texts), PART):
+            part = texts[at : at + PART]
+            file = file_of(part)
+            while (vectors := _kept(file, len(part))) is None:
+                made = others.some(left) if procs > 1 else [(at, encoder.encode(part, "passage"))]
+                for start, of_part in made:
+                    _keep(file if start == at else file_of(texts[start : start + PART]), of_part.astype(stored, copy=False))
+            shown(at + len(part), len(texts))
+            yield vectors
 
 
 def _kept(file: Path, texts: int) -> npt.NDArray[Any] | None:

@@ -19,6 +19,7 @@ from rolecast.errors import InputError
 from rolecast.loops import LoopThread
 from rolecast.retriever.batching import Batcher
 from rolecast.retriever.footprint import needs_memory
+from rolecast.retriever.hybrid import Ranking
 from rolecast.retriever.index import LocalRetriever
 from rolecast.retriever.reranking import open_reranker
 from rolecast.retriever.settings import RetrieverSettings
@@ -26,6 +27,7 @@ from rolecast.service.errors import NotFound
 from rolecast.store.artifact import committed
 from rolecast.store.uri import S3, local_artifact, open_store, place_of
 from rolecast.types import Passage
+from rolecast.wire.retriever import IndexReply
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -62,6 +64,17 @@ class Version:
 
     async def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         return await self.using(self._batcher.search(queries, k))
+
+    async def rankings(self, queries: Sequence[str], deep: int) -> list[tuple[Ranking, ...]]:
+        """As `LocalRetriever.rankings`. Not batched: whoever asks this has batched already."""
+        return await self.using(self._worker.call(lambda: self.retriever.rankings(queries, deep)))
+
+    def about(self) -> IndexReply:
+        retriever = self.retriever
+        return IndexReply(
+            kind=retriever.kind, digest=self.digest, passages=len(retriever.passages), shard=retriever.shard,
+            encoder=retriever.built_with, reranked=retriever.reranker is not None,
+        )  # fmt: skip
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         return await self.using(self._worker.run(self.retriever.embed(texts)))

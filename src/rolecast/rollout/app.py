@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 from prometheus_client import Counter, Gauge
@@ -16,6 +17,7 @@ from rolecast.coordinator.tokens import release_key
 from rolecast.rollout.loop import Loop
 from rolecast.rollout.search import Search
 from rolecast.rollout.settings import RolloutSettings
+from rolecast.rollout.waits import Waits
 from rolecast.service.app import make_app
 from rolecast.service.state import Service
 from rolecast.store.announcements import Board, Opening
@@ -50,6 +52,13 @@ def make_loop(settings: RolloutSettings, service: Service, key: str) -> Loop:
     Gauge(
         "rolecast_rollout_coordinators", "Coordinators that are announced; -1 where that cannot be read.", registry=service.registry
     ).set_function(lambda: -1 if search.announced is None else len(search.announced))
+    waits = Waits()
+    spent = Gauge("rolecast_rollout_wait_seconds", "Seconds of playing by what episodes waited for.", ["on"], registry=service.registry)
+    for kind in ("sample", "search", "judge"):
+        spent.labels(kind).set_function(partial(waits.seconds.__getitem__, kind))
+    Gauge("rolecast_rollout_search_share", "Share of playing that went to searches.", registry=service.registry).set_function(
+        lambda: waits.searching
+    )
     return Loop(
-        settings, service, search, lambda url: HttpCoordinator(url, key, patience=0), lambda: board.foreign if board else 0, groups.inc
+        settings, service, search, lambda url: HttpCoordinator(url, key, patience=0), lambda: board.foreign if board else 0, groups.inc, waits
     )  # fmt: skip

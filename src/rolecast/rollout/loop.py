@@ -24,6 +24,7 @@ from rolecast.rollout.complaints import Complaints
 from rolecast.rollout.remote import RemoteTeam
 from rolecast.rollout.search import Search
 from rolecast.rollout.settings import RolloutSettings
+from rolecast.rollout.waits import Waits
 from rolecast.rollout.worker import Leases, Worker
 from rolecast.scratch import kept
 from rolecast.service.state import Service
@@ -52,15 +53,16 @@ class Loop:
     """In a thread of its own: playing blocks, and probes must be answered meanwhile.
 
     `connect`: a client of the coordinator at an address. `foreign`: how many announcements somebody with another key has made.
-    `submitted`: called after each group.
+    `submitted`: called after each group. `waits`: what the time of playing goes to, over all runs.
     """
 
     def __init__(
         self, settings: RolloutSettings, service: Service, search: Search, connect: Callable[[str], Coordinator],
         foreign: Callable[[], int] = lambda: 0, submitted: Callable[[], None] = lambda: None,
+        waits: Waits | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.service, self.search, self.connect = settings, service, search, connect
-        self.foreign, self.submitted = foreign, submitted
+        self.foreign, self.submitted, self.waits = foreign, submitted, waits or Waits()
         self.over = threading.Event()
         self.complaints = Complaints(log)
         self.name = settings.name or f"{os.uname().nodename}-{uuid.uuid4().hex[:6]}"
@@ -171,7 +173,7 @@ class Loop:
                 return None
             info = coordinator.run_info()
         with needing("rollout"):
-            team = RemoteTeam.of(info, self.settings.retriever_url, self.settings.judge_url, self._folder(info))
+            team = RemoteTeam.of(info, self.settings.retriever_url, self.settings.judge_url, self._folder(info), self.waits)
             stack.callback(team.close)
             team.meet()
             team.load(info.version)

@@ -24,6 +24,7 @@ from rolecast.rollout.engines.factory import DiskEngine, disk_engine, model_engi
 from rolecast.rollout.engines.settings import VllmConfig
 from rolecast.rollout.limits import Limits
 from rolecast.rollout.render import Renderer
+from rolecast.rollout.waits import Waits
 from rolecast.schedule import find
 from rolecast.store.uri import open_store
 from rolecast.types import Stage
@@ -61,6 +62,7 @@ class RemoteTeam:
     retriever: Retriever
     judge: Judge
     work: Path
+    waits: Waits = field(default_factory=Waits)
     _index: str = ""
     _judged_by: str = ""
     _loaded: TeamVersion | None = None
@@ -71,12 +73,12 @@ class RemoteTeam:
     _renderer: Renderer | None = None
 
     @classmethod
-    def of(cls, info: RunInfo, retriever_url: str, judge_url: str, work: Path) -> RemoteTeam:
+    def of(cls, info: RunInfo, retriever_url: str, judge_url: str, work: Path, waits: Waits | None = None) -> RemoteTeam:
         config = read_json_config(info.config, "the coordinator's config")
         stage = find(config.schedule, info.stage)
         retriever = HttpRetriever(retriever_url, patience=config.retriever.patience)
         judge = HttpJudge(judge_url, patience=config.judge.patience)
-        return cls(config, stage, config.method_in(stage), open_store(info.store, os.environ), retriever, judge, work)
+        return cls(config, stage, config.method_in(stage), open_store(info.store, os.environ), retriever, judge, work, waits or Waits())
 
     @property
     def collector(self) -> Collector:
@@ -125,7 +127,7 @@ class RemoteTeam:
             engine = routed(self._disk or self._models(version), self._renderer, c.externals_of(self.method))
             self._collector = Collector(
                 self.method, engine, self.retriever, self.judge, self._renderer, c.seed, c.model.max_context, c.engine.in_flight,
-                limits=limits_of(c, self.method), lockstep=c.lockstep,
+                waits=self.waits, limits=limits_of(c, self.method), lockstep=c.lockstep,
             )  # fmt: skip
         self._collector.engine.version = version.name
         if before is not None:

@@ -17,6 +17,12 @@ class Waits:
         self._now: Counter[str] = Counter()
         self._clock, self._since = clock, 0.0
 
+    @property
+    def searching(self) -> float:
+        """What share of it went to searches: how long a rollout waits for its tool."""
+        whole = sum(list(self.seconds.values()))  # it may be asked from another thread
+        return self.seconds.get("search", 0.0) / whole if whole else 0.0
+
     @contextmanager
     def on(self, kind: str) -> Iterator[None]:
         self._pass()

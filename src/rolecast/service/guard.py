@@ -5,11 +5,13 @@ Plain ASGI, since Starlette's own middleware class costs a task and two queues p
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import re
 import time
 import uuid
+from contextlib import suppress
 from typing import Literal
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -29,6 +31,8 @@ log = logging.getLogger("rolecast.access")
 PROBES = frozenset({"/healthz", "/readyz"})
 MONITORING = frozenset({"/metrics", "/openapi.json"})  # what may have a port of its own
 ALWAYS = PROBES | {"/metrics"}
+READ_AWAY = 64 * 2**20  # bytes of a refused body that are read
+POLITE_SECONDS = 2.0  # that this may take
 _ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _PROCESS, _NUMBERS = uuid.uuid4().hex[:8], itertools.count()  # random bytes for each request cost more than reading it
 
@@ -103,7 +107,8 @@ class Guard:
         too_large = f"the body is larger than {limit} bytes; send less at once"
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > limit:
-            await self._refuse(Fault(413, too_large), scope, receive, send, connection="close")
+            polite = int(length) <= READ_AWAY and "expect" not in headers  # who expects 100 Continue has not begun to send
+            await self._refuse(Fault(413, too_large), scope, receive, _reading_away(receive, send) if polite else send, connection="close")
             return None
         taken = 0
 
@@ -134,3 +139,20 @@ class Guard:
         if log.isEnabledFor(logging.INFO):
             fields = {"status": status, "milliseconds": round(1000 * seconds, 1)}
             log.info("%s %s", scope["method"], scope["path"], extra={"fields": fields})
+
+
+def _reading_away(receive: Receive, send: Send) -> Send:
+    """The reply goes out at once, and ends when what the client is still sending was read: a connection that is closed before is reset, and
+    the client may never see why it was refused."""
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            await send({**message, "more_body": True})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLITE_SECONDS):
+                    while (part := await receive())["type"] == "http.request" and part.get("more_body"):
+                        pass
+            message = {"type": "http.response.body", "body": b""}
+        await send(message)
+
+    return sent

@@ -14,7 +14,7 @@ from rolecast.retriever.index import KIND, Kind, build_index
 from rolecast.retriever.windows import Built
 from rolecast.scratch import scratch
 from rolecast.store.artifact import digest_of, parse_manifest, provenance
-from rolecast.store.uri import S3, copy_record, making, manifest_at, place_of
+from rolecast.store.uri import S3, copy_record, local_artifact, making, manifest_at, place_of
 
 if TYPE_CHECKING:
     from rolecast.retriever.encoder import Prefixes
@@ -43,6 +43,14 @@ def take_in(layout: Layout, source: Path, corpus: Path, out: str, encoder: str, 
     name = str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder
     with making(out) as folder:
         return import_index(layout, source, corpus, folder, name, encoders.Encoder(encoder, prefixes) if here else None, prefixes)
+
+
+def cut(index: str, shards: int, out: str) -> list[int]:
+    """The index as `shards` artifacts `out`/0, `out`/1, …; how many passages each has."""
+    from rolecast.retriever.shard import split
+
+    with scratch("artifact") as folder:
+        return split(local_artifact(index, folder / "index"), shards, lambda number: making(f"{out.rstrip('/')}/{number}"))
 
 
 def find_or_build(corpus: str, out: str, kind: Kind, encoder: str) -> tuple[dict[str, Any], str]:

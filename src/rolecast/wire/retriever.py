@@ -97,13 +97,58 @@ class SwapRequest(BaseModel):
     index: Annotated[Text, Field(min_length=1)]
 
 
+class Shard(BaseModel):
+    """Shard `number` (from 0) `of` so many; its first passage is passage `first` of the `passages` of the index whose digest is `whole`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    number: int = Field(ge=0)
+    of: int = Field(ge=1)
+    first: int = Field(ge=0)
+    passages: int = Field(ge=1)
+    whole: str
+
+
+class RankingsRequest(Request):
+    """What a front asks of its shards: the first `depth` hits of each ranker."""
+
+    queries: Queries
+    depth: Annotated[int, Field(ge=1)]
+
+
+class RankingsReply(BaseModel):
+    """`index`: the digest of the index that was searched. By query and ranker (words, then meaning): rows and scores, best first."""
+
+    index: str
+    rankings: list[list[list[tuple[int, float]]]]
+
+
+class PassagesRequest(Request):
+    """Passages by their rows in the index, then by their ids."""
+
+    rows: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MANY)] = []
+    ids: Texts = []
+
+
+class PassagesReply(BaseModel):
+    """Null for an id that the index lacks."""
+
+    index: str
+    passages: list[Document | None]
+
+
 class IndexReply(BaseModel):
-    """/v1/index: as `IndexInfo`."""
+    """/v1/index: as `IndexInfo`; then what a front must know of its shards. `shard`: which part of a whole it is. `encoder`: a digest of
+    its vectors' encoder, empty where it does not say. `reranked`: whether a model reads again what it finds."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     kind: Annotated[str, Field(min_length=1)]
     digest: Annotated[str, Field(min_length=1)]
+    passages: int = 0
+    shard: Shard | None = None
+    encoder: str = ""
+    reranked: bool = False
 
     def to_info(self) -> IndexInfo:
         return IndexInfo(self.kind, self.digest)

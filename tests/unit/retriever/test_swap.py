@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from rolecast.retriever import version
 from rolecast.retriever.app import make_retriever
 from rolecast.retriever.index import LocalRetriever, build_index
 from rolecast.retriever.settings import RetrieverSettings
-from rolecast.retriever.version import within
+from rolecast.retriever.version import Version, within
 from rolecast.store.local import LocalStore
 from rolecast.types import Passage
 from tests.live import serving
@@ -159,3 +162,33 @@ def test_only_what_lies_where_the_service_was_told_is_swapped_in(blue: Path, gre
     assert not any(
         within(place, "s3://b/indexes") for place in ("s3://b/indexes2/a", "s3://b/indexes/../a", "s3://c/a", "/s3:/b/indexes/a")
     )
+
+
+def test_an_index_is_given_up_when_it_is_closed_not_when_the_collector_comes_by(blue: Path) -> None:
+    """Else a swap has three in memory: the one of before, the one that answers and the new one."""
+
+    async def closed() -> tuple[object, int]:
+        opened = await Version.opened(settings(blue), str(blue), lambda size: None)
+        await opened.search(["dog"], 1)
+        held = weakref.ref(opened.retriever)
+        await opened.close()
+        del opened
+        return held(), len(list(Path("/proc/self/fd").iterdir()))
+
+    async def twice() -> None:
+        _, before = await closed()
+        for _ in range(3):
+            held, files = await closed()
+            assert held is None
+            for _ in range(200):  # its thread ends meanwhile
+                if files <= before:
+                    break
+                await asyncio.sleep(0.01)
+                files = len(list(Path("/proc/self/fd").iterdir()))
+            assert files <= before
+
+    gc.disable()
+    try:
+        asyncio.run(twice())
+    finally:
+        gc.enable()

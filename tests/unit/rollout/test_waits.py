@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rolecast.rollout.waits import Waits
 
 
@@ -21,6 +23,8 @@ def test_a_moment_is_divided_among_those_who_wait_and_time_alone_is_nobodys() ->
             later(4)
     later(7)
     assert waits.seconds == {"sample": 2 + 2 + 2, "search": 1, "judge": 2}
+    assert waits.searching == pytest.approx(1 / 9)
+    assert Waits().searching == 0.0
 
 
 def test_a_wait_that_fails_ends() -> None:

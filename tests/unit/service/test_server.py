@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -128,6 +129,19 @@ def test_a_large_body_is_refused_announced_or_not(url: str) -> None:
         assert reply.status_code == 413
         assert "larger than 1000 bytes" in reply.json()["detail"]
     assert httpx.post(f"{url}/echo", json={"text": "x" * 900}).status_code == 200
+
+
+def test_who_is_still_sending_reads_why_a_body_is_refused(url: str) -> None:
+    """Closing the connection at once would reset it: more is on the way than its buffers hold."""
+    large = json.dumps({"text": "x" * 10_000_000}).encode()
+
+    async def post() -> httpx.Response:
+        async with httpx.AsyncClient() as client:  # which forgets what it has received when it cannot go on sending
+            return await client.post(f"{url}/echo", content=large, headers={"content-type": "application/json"})
+
+    for _ in range(3):
+        reply = asyncio.run(post())
+        assert (reply.status_code, "larger than 1000 bytes" in reply.json()["detail"]) == (413, True)
 
 
 def test_an_announced_large_body_is_refused_before_it_is_sent(url: str) -> None:

@@ -21,6 +21,7 @@ from rolecast.service.errors import Fault, Overloaded, always_ours
 from rolecast.service.replies import refusal
 from rolecast.store.uri import open_store
 from rolecast.types import Passage
+from rolecast.wire.retriever import IndexReply
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -57,6 +58,9 @@ class LiveVersion:
 
     async def embed(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         return await self.retriever.embed(texts)
+
+    def about(self) -> IndexReply:
+        return IndexReply(kind=self.retriever.kind, digest=self.digest, reranked=self.retriever.reranker is not None)
 
     async def using(self, work: Awaitable[T]) -> T:
         return await work
