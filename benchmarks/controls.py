@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rolecast.config import RunConfig, SftConfig, load_config
+from rolecast.config import RunConfig, load_config
 from rolecast.methods.registry import find
 from rolecast.schedule import last
+from rolecast.stage_settings import SftConfig
 from rolecast.stages.comparison import plan
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.gains import Scores, differences, scores_of

@@ -19,11 +19,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from rolecast.config import STAGE_KINDS, RunConfig
+from rolecast.config import RunConfig
 from rolecast.externals import ExternalConfig
 from rolecast.identity import part_of
 from rolecast.methods.registry import find, known
 from rolecast.rollout.engines.settings import TransformersConfig, VllmConfig, VllmHttpConfig
+from rolecast.stage_settings import STAGE_KINDS
 
 HEAD = """# Configuration
 

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rolecast.errors import ArtifactError, InputError
 
 LIMIT = 4 << 20  # bytes of a file that somebody wrote
+CLOSED = ConfigDict(
+    extra="forbid", frozen=True, allow_inf_nan=False
+)  # a section of a config: an unknown key, or a number that is none, is an error
 
 
 def read_mapping(path: Path | None, overrides: Sequence[str], what: str) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rolecast.config import RlConfig, RunConfig, SftConfig, load_config, make_config, read_json_config
+from rolecast.config import RunConfig, load_config, make_config, read_json_config
 from rolecast.errors import InputError
 from rolecast.methods.decor import Decor, DecorConfig
 from rolecast.methods.registry import find, known
 from rolecast.methods.search_r1 import SearchR1Config
+from rolecast.stage_settings import RlConfig, SftConfig
 from rolecast.types import Stage
 
 PRESETS = [Path(str(find(name).preset(preset))) for name in known() for preset in find(name).presets]

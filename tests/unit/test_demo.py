@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from rolecast.cli.demo import demo, plan
-from rolecast.config import RolloutConfig, RunConfig
+from rolecast.config import RunConfig
 from rolecast.errors import InputError
+from rolecast.stage_settings import RolloutConfig
 
 
 @pytest.fixture

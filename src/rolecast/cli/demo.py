@@ -61,7 +61,7 @@ def demo(
 
 def plan(config: RunConfig) -> str:
     """What will be done, stage by stage."""
-    from rolecast.config import RlConfig, RolloutConfig, SftConfig
+    from rolecast.stage_settings import RlConfig, RolloutConfig, SftConfig
 
     said = []
     for name, stage in config.stages.items():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
+
+from rolecast.reading import CLOSED
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 # How a micro-batch holds its rows: padded to the longest; one behind the other; and what rows begin with alike once.
@@ -14,7 +16,7 @@ Packing = Literal["off", "rows", "prefixes"]
 class OptimizerConfig(BaseModel):
     """How a slot's weights are updated."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = CLOSED
 
     name: Literal["adamw", "muon", "sgd"] = "adamw"  # muon: matrices of hidden layers with Muon and the rest with AdamW
     momentum: float = Field(0.9, ge=0, lt=1)  # of Muon and SGD
@@ -31,7 +33,7 @@ class OptimizerConfig(BaseModel):
 class BackendConfig(BaseModel):
     """How training is spread over ranks."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = CLOSED
 
     name: Literal["plain", "deepspeed"] = "plain"  # plain sums gradients over ranks; deepspeed shards over them
     zero: int = Field(2, ge=0, le=3)  # what deepspeed shards: optimizer states (1), gradients too (2), parameters too (3)

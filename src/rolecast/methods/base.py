@@ -19,12 +19,13 @@ from typing import Any, ClassVar, Literal, Self, TypeVar
 
 from jinja2 import Environment, StrictUndefined, Template, TemplateError
 from jinja2.meta import find_undeclared_variables
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from rolecast.errors import InputError
 from rolecast.identity import ADDED
 from rolecast.judge.kinds import ANSWER, JudgeKind, Rule
 from rolecast.ports import Embed, Judge
+from rolecast.reading import CLOSED
 from rolecast.rollout.env import Env, Phase
 from rolecast.teachers.base import Teacher, TeacherErrors
 from rolecast.teachers.thoughts import Thoughts
@@ -57,7 +58,7 @@ class MethodConfig(BaseModel):
     so that a run says what it ran.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = CLOSED
 
     name: str  # which method
     # the distribution that it comes from (toy-methods==1.2), null for this package's; filled in by reading a config

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rolecast.config import RlConfig, RunConfig, SftConfig
+from rolecast.config import RunConfig
 from rolecast.errors import InputError
 from rolecast.planning.work import Work
+from rolecast.stage_settings import RlConfig, SftConfig
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.run import Run, seconds
 

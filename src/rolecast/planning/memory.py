@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rolecast.config import RunConfig, TrainedConfig
+from rolecast.config import RunConfig
 from rolecast.learner.settings import OptimizerConfig
 from rolecast.planning.shape import Shape
+from rolecast.stage_settings import TrainedConfig
 from rolecast.types import Slot, Stage
 from rolecast.weights.settings import CHUNK, LoraConfig
 

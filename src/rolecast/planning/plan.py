@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rolecast.config import RunConfig, TrainedConfig
+from rolecast.config import RunConfig
 from rolecast.errors import InputError
 from rolecast.planning.hours import Measured, Rates, seconds_of
 from rolecast.planning.index import Corpus, corpus_of, index_parts
 from rolecast.planning.memory import BYTES, Part, engine_parts, learner_parts, on_host, optimizer_bytes, total, weights_of
 from rolecast.planning.shape import Shape, shape_of
 from rolecast.planning.work import Work, asked_judge, work_of
+from rolecast.stage_settings import TrainedConfig
 from rolecast.types import Stage
 
 GIB = 2**30

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 
-from rolecast.config import RlConfig, RolloutConfig, RunConfig, SftConfig
+from rolecast.config import RunConfig
 from rolecast.judge.lexical import LEXICAL
 from rolecast.methods.base import Method, Spoken
 from rolecast.schedule import trained
+from rolecast.stage_settings import RlConfig, RolloutConfig, SftConfig
 from rolecast.stages.budget import trained_roles
 from rolecast.types import Stage
 

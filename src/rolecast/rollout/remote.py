@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from rolecast.config import RlConfig, RunConfig, read_json_config
+from rolecast.config import RunConfig, read_json_config
 from rolecast.devices import device
 from rolecast.judge.client import HttpJudge
 from rolecast.leasing import Handshake, TeamVersion
@@ -26,6 +26,7 @@ from rolecast.rollout.limits import Limits
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.waits import Waits
 from rolecast.schedule import find
+from rolecast.stage_settings import RlConfig
 from rolecast.store.uri import open_store
 from rolecast.types import Stage
 from rolecast.weights.adapters import is_adapter

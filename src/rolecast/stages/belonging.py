@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rolecast.config import TrainedConfig
 from rolecast.errors import InputError
 from rolecast.identity import digest
+from rolecast.stage_settings import TrainedConfig
 from rolecast.stages.run import Run
 from rolecast.store.artifact import parse_manifest
 

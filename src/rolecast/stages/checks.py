@@ -8,13 +8,14 @@ import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from rolecast.config import RunConfig, SftConfig, StageConfig, TrainedConfig
+from rolecast.config import RunConfig
 from rolecast.data.records import read_questions
 from rolecast.errors import InputError
 from rolecast.judge.lexical import LEXICAL, LexicalJudge
 from rolecast.methods.registry import make_method
 from rolecast.rollout.engines.settings import VllmConfig
 from rolecast.schedule import find
+from rolecast.stage_settings import SftConfig, StageConfig, TrainedConfig
 from rolecast.store.uri import S3
 from rolecast.types import TRAIN, Question
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rolecast.config import RlConfig, RunConfig, SftConfig, make_config
+from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError
 from rolecast.methods.registry import find
 from rolecast.reading import override, read_mapping
+from rolecast.stage_settings import RlConfig, SftConfig
 
 SHARED = ("data", "retriever", "judge", "model", "engine", "learner", "rollouts", "eval", "lockstep", "threads")
 GIVEN = ("name", "seed", "budget")  # keys that the comparison sets itself

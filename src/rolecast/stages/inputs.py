@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rolecast.config import TrainedConfig
 from rolecast.errors import InputError
+from rolecast.stage_settings import TrainedConfig
 from rolecast.stages.index import index
 from rolecast.stages.run import Run
 from rolecast.store.artifact import MANIFEST, digest_of, verify

@@ -11,7 +11,6 @@ from typing import Protocol
 
 import torch
 
-from rolecast.config import PlayedConfig, RlConfig
 from rolecast.coordinator.checks import Rules
 from rolecast.coordinator.leases import Coordinator
 from rolecast.coordinator.process import Child, Served, child_coordinator
@@ -25,6 +24,7 @@ from rolecast.rollout.render import Renderer
 from rolecast.rollout.rollouts import LocalTeam, Rollouts
 from rolecast.rollout.worker import Worker
 from rolecast.scratch import scratch_in
+from rolecast.stage_settings import PlayedConfig, RlConfig
 from rolecast.stages.environment import environment_of
 from rolecast.stages.run import Run
 from rolecast.stages.services import open_judge, open_retriever

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from rolecast.config import RlConfig
 from rolecast.errors import CollapseError, Interrupted, NamedStop
 from rolecast.evaluation import tasks
 from rolecast.evaluation.cost import Cost, read_cost
@@ -35,6 +34,7 @@ from rolecast.rollout.collect import Episode
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import keys_of
 from rolecast.seeding import stream
+from rolecast.stage_settings import RlConfig
 from rolecast.stages import checkpoints, looked
 from rolecast.stages.budget import ON_DEV, allowance, judge_allowance, judge_spent
 from rolecast.stages.environment import environment_of

@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from rolecast.config import RolloutConfig
 from rolecast.data.records import read_questions, write_questions
 from rolecast.errors import ArtifactError, Interrupted, NamedStop
 from rolecast.evaluation import tasks
@@ -29,6 +28,7 @@ from rolecast.rollout.collect import Episode
 from rolecast.rollout.env import PREPARE
 from rolecast.rollout.rollouts import Rollouts
 from rolecast.seeding import stream
+from rolecast.stage_settings import RolloutConfig
 from rolecast.stages.budget import trained_roles
 from rolecast.stages.environment import environment_of
 from rolecast.stages.metrics import MetricsLog

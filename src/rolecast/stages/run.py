@@ -21,7 +21,7 @@ from typing import TextIO
 
 from pydantic import BaseModel
 
-from rolecast.config import RunConfig, TrainedConfig, make_config
+from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError
 from rolecast.formats import KEY, RUN, SINCE
 from rolecast.identity import Change, changes, digest
@@ -30,6 +30,7 @@ from rolecast.ports import Store
 from rolecast.processes import die_with_parent
 from rolecast.reading import read_json, read_own
 from rolecast.scratch import clear
+from rolecast.stage_settings import TrainedConfig
 from rolecast.store.artifact import MANIFEST, committed, digest_of, recover, write_text
 from rolecast.store.fencing import FencedStore, only_learner
 from rolecast.store.uri import S3, manifest_at, open_store

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import torch
 
-from rolecast.config import RunConfig, SftConfig
+from rolecast.config import RunConfig
 from rolecast.errors import InputError, Interrupted
 from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import Ranks
 from rolecast.methods.base import Method
 from rolecast.rollout.render import Renderer
 from rolecast.seeding import stream
+from rolecast.stage_settings import SftConfig
 from rolecast.stages import checkpoints
 from rolecast.stages.metrics import MetricsLog
 from rolecast.stages.progress import Progress

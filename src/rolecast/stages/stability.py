@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rolecast.config import RlConfig, RunConfig, SftConfig, make_config
+from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError
 from rolecast.evaluation import tasks
 from rolecast.evaluation.stability import Course, stability
 from rolecast.evaluation.study_page import render_stability
+from rolecast.stage_settings import RlConfig, SftConfig
 from rolecast.stages.comparison import Entrant, Member, once, override_all
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.report import origin_of

@@ -11,13 +11,14 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from rolecast.config import RunConfig, TrainedConfig
+from rolecast.config import RunConfig
 from rolecast.data.records import read_questions
 from rolecast.devices import device
 from rolecast.errors import InputError
 from rolecast.methods.base import Method
 from rolecast.methods.registry import make_method
 from rolecast.rollout.render import Renderer
+from rolecast.stage_settings import TrainedConfig
 from rolecast.stages.agreement import check_model_agrees
 from rolecast.stages.run import Run
 from rolecast.store.artifact import verify, writing

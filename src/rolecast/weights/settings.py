@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
+
+from rolecast.reading import CLOSED
 
 CHUNK = 2**25  # logits that are there at once; with what log-probs and their gradient take beside them, some 12 bytes each
 
@@ -12,7 +14,7 @@ CHUNK = 2**25  # logits that are there at once; with what log-probs and their gr
 class LoraConfig(BaseModel):
     """Train adapters over frozen weights."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = CLOSED
 
     rank: int = Field(16, ge=1)  # of an adapter
     alpha: float = Field(32, gt=0)  # the adapter acts with alpha / rank

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from rolecast.config import RlConfig
 from rolecast.coordinator import leases
 from rolecast.coordinator.leases import Coordinator
 from rolecast.leasing import Group, Handshake, Lease, Malformed, Refused, Stopped, TeamVersion
 from rolecast.ports import Sampling
+from rolecast.stage_settings import RlConfig
 from rolecast.types import Action, Gold, Observation, Question, Thread, Trajectory
 
 HELLO = Handshake("0.1", "config", "bm25 1", "lexical", "renderer", "prompts")

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from rolecast.config import RlConfig, RunConfig, SftConfig
+from rolecast.config import RunConfig
 from rolecast.errors import InputError
 from rolecast.evaluation.cost import Cost
+from rolecast.stage_settings import RlConfig, SftConfig
 from rolecast.stages import tasks
 from rolecast.stages.compared import compare, finished
 from rolecast.stages.comparison import NO_END, Member, plan, sft_rows

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rolecast.config import RlConfig, SftConfig
 from rolecast.errors import InputError
 from rolecast.retriever.long import LongPassages
+from rolecast.stage_settings import RlConfig, SftConfig
 from rolecast.stages import long_context
 from rolecast.stages.long_context import Setting, study_contexts
 from rolecast.stages.run import Run, create

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from rolecast.externals import key_of, plain_address
 from rolecast.identity import HOW
+from rolecast.reading import CLOSED
 
 LIVE: Final = "live"  # the kind of a retriever that asks a search engine
 Engine = Literal["serper", "jina", "google", "searxng", "opensearch"]
@@ -24,7 +25,7 @@ FieldName = Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_.]*$")]
 class LiveConfig(BaseModel):
     """A search engine that answers instead of an index. Its key stands in no config."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = CLOSED
 
     engine: Engine  # serper, jina, google: hosted, paid for by the request; searxng, opensearch: one of your own
     url: str | None = Field(None, json_schema_extra=HOW)  # its address; null: the hosted one's own

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from rolecast.config import RlConfig, RunConfig
+from rolecast.config import RunConfig
 from rolecast.externals import ExternalConfig
 from rolecast.installed import needing
 from rolecast.rollout.engines.external import ExternalEngine, OwnEngine, Router
 from rolecast.rollout.engines.settings import TransformersConfig, VllmConfig
 from rolecast.rollout.engines.transformers import Models, TransformersEngine
 from rolecast.rollout.render import Renderer
+from rolecast.stage_settings import RlConfig
 from rolecast.types import external
 from rolecast.weights.placed import Placed
 

@@ -6,12 +6,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, Discriminator, Field, Tag, TypeAdapter, ValidationError, field_validator
 
 from rolecast.errors import InputError
 from rolecast.externals import plain_address
 from rolecast.identity import HOW, SHAPE
-from rolecast.reading import describe, read_mapping
+from rolecast.reading import CLOSED, describe, read_mapping
 from rolecast.types import Slot
 from rolecast.weights.settings import LoraConfig
 
@@ -19,7 +19,7 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, that vLLM can make r
 
 
 class _Engine(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = CLOSED
 
 
 class TransformersConfig(_Engine):
