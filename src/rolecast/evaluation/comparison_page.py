@@ -10,8 +10,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rolecast.evaluation.comparison import percent
+from rolecast.evaluation.display import asset, duration
 from rolecast.evaluation.lines import Line, chart
-from rolecast.evaluation.report import asset, duration
 
 
 def render_comparison(found: Mapping[str, Any]) -> str:

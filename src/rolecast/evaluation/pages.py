@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from rolecast.evaluation.report import asset
+from rolecast.evaluation.display import asset
 
 A_PAGE = 200  # rows
 

@@ -11,8 +11,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.resources import files
-from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rolecast.evaluation.attribution import FAULTS
+from rolecast.evaluation.display import asset, count, decimal, duration, finite, number, percent, script_json, shown
 from rolecast.evaluation.latency import parts_of
 from rolecast.evaluation.lines import COLOURS
 
@@ -72,7 +71,7 @@ def render_report(
         loader=PackageLoader("rolecast.evaluation", "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=StrictUndefined,
     )  # fmt: skip
-    environment.filters |= {"percent": percent, "count": _count, "decimal": _decimal, "duration": duration}
+    environment.filters |= {"percent": percent, "count": count, "decimal": decimal, "duration": duration}
     method, config = summary.get("method"), summary.get("config")
     stages = stage_scores(summary)
     return environment.get_template("report.html.jinja").render(
@@ -91,7 +90,7 @@ def render_report(
         config=json.dumps(finite(config), indent=2, ensure_ascii=False) if config else "",
         has_curves=bool(payload["curves"]),
         has_traces=any(payload["traces"].values()),
-        data=Markup(_script_json(payload)),
+        data=Markup(script_json(payload)),
         style=Markup(asset("report.css")),
         script=Markup(script),
         # The page's policy lets this one script run, so that even a hole in our escaping could not run model output.
@@ -192,7 +191,7 @@ def embedded(traces: Mapping[str, Sequence[Json]]) -> dict[str, list[Json]]:
     for place in range(max(map(len, traces.values()), default=0)):
         for stage, items in traces.items():
             if place < len(items):
-                count, size = count + 1, size + len(_script_json(items[place]).encode())  # as the page has it, escapes included
+                count, size = count + 1, size + len(script_json(items[place]).encode())  # as the page has it, escapes included
                 if count > EMBEDDED or size > BYTES:
                     return kept
                 kept[stage].append(items[place])
@@ -309,7 +308,7 @@ def _controls(summary: Mapping[str, Any]) -> list[Json]:
     rows = []
     for name, value in _mapping(summary.get("controls")).items():
         pairs = value.items() if isinstance(value, Mapping) else [("", value)]
-        items = [(str(key).replace("_", " "), _shown(item)) for key, item in pairs]
+        items = [(str(key).replace("_", " "), shown(item)) for key, item in pairs]
         rows.append({"label": str(name).replace("_", " "), "score": score(value), "values": items})
     return rows + _costs(summary)
 
@@ -338,7 +337,7 @@ def _costs(summary: Mapping[str, Any]) -> list[Json]:
     for stage, cost in _mapping(_mapping(summary.get("budget")).get("stages")).items():
         told = {key: value for key, value in _mapping(cost).items() if key != "context"}
         contexts = {f"context of {role}": tokens for role, tokens in _mapping(_mapping(cost).get("context")).items()}
-        items = [(str(key).replace("_", " "), _shown(value)) for key, value in {**told, **contexts}.items()]
+        items = [(str(key).replace("_", " "), shown(value)) for key, value in {**told, **contexts}.items()]
         rows.append({"label": f"{_label(stage)}, cost", "score": None, "values": items})
     return rows
 
@@ -359,36 +358,6 @@ def _seconds(spent: Mapping[str, Any]) -> list[Json]:
 
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def number(value: Any) -> float | None:
-    """`value` as a float if it is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if isfinite(value) else None
-
-
-def finite(value: Any) -> Any:
-    """`value` as JSON allows it: NaN and infinities are null, mappings and sequences plain, anything else its text."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, Iterable):
-        return [finite(item) for item in value]
-    return str(value)
-
-
-def _script_json(value: Any) -> str:
-    """JSON for a script element. Without "<" nothing in the data can end the element or open a comment in it."""
-    text = json.dumps(finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def asset(name: str) -> str:
-    return (files("rolecast.evaluation") / "templates" / name).read_text(encoding="utf-8")
 
 
 def _ordered(stages: Iterable[str]) -> list[str]:
@@ -417,32 +386,4 @@ def _with_interval(result: Json) -> str:
 
 def _questions(*results: Json) -> str:
     counts = list(dict.fromkeys(result["n"] for result in results if result["n"] is not None))
-    return f" on {' and '.join(map(_count, counts))} held-out questions" if counts else ""
-
-
-def percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def _decimal(value: float) -> str:
-    return f"{value:,.1f}" if abs(value) < 1000 else _count(value)
-
-
-def _shown(value: Any) -> str:
-    known = number(value)
-    if known is not None:
-        return _count(known) if known.is_integer() or abs(known) >= 1000 else f"{known:.4g}"
-    if value is None or isinstance(value, float):
-        return "–"
-    return value if isinstance(value, str) else json.dumps(finite(value), ensure_ascii=False)
+    return f" on {' and '.join(map(count, counts))} held-out questions" if counts else ""

@@ -9,8 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rolecast.evaluation.comparison import percent
+from rolecast.evaluation.display import asset
 from rolecast.evaluation.lines import Line, chart
-from rolecast.evaluation.report import asset
 from rolecast.evaluation.table import aligned
 
 

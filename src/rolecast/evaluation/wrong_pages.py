@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any
 
 from rolecast.evaluation.attribution import FAULTS
+from rolecast.evaluation.display import number
 from rolecast.evaluation.pages import pages
-from rolecast.evaluation.report import number
 from rolecast.evaluation.reports import SCORES
 
 IN_REPORT, BYTES = 500, 2 << 20  # rows of all stages that a report shows, and what they may take
