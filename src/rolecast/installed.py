@@ -22,6 +22,7 @@ CORE = "core"  # stands for the extra of what is always needed
 # Packages that are imported under another name than they are installed, or that come with one that an extra names.
 OWNERS = {
     "faiss": "faiss-cpu",
+    "httpcore": "httpx",
     "kfp_server_api": "kfp",
     "markupsafe": "jinja2",
     "mlflow": "mlflow-skinny",

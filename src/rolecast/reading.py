@@ -6,6 +6,7 @@ Errors are `InputError`s of one line that name the file, or where else the text 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,14 @@ class _Loader(yaml.SafeLoader):
                 raise InputError(f"key {key.value!r} is given twice, again in line {key.start_mark.line + 1}; keep one")
             seen.add((key.tag, key.value))
         return node
+
+
+# `off` is a word that some settings have: only true and false are booleans, as in YAML 1.2. A switch takes on and off as well.
+_BOOL = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag != _BOOL] for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 def _read_yaml(text: str) -> Any:

@@ -175,6 +175,6 @@ def test_a_model_that_is_never_right_is_told_by_counts_and_loses_nothing(home: P
         command("run", "create", "runs/sft", "--config", "real_questions.yaml", *SFT)
     command("run", "create", "runs/no-sft", "--config", "real_questions.yaml")
     command("train", "runs/no-sft", "sft")
-    with pytest.raises(NamedStop, match=r"step 1, after 2 rounds: .* of 32 rollouts \(32 valid, 0 right, 0 both\) 32 earned what"):
+    with pytest.raises(NamedStop, match=r"step 1, after 1 rounds: .* of 16 rollouts \(16 valid, 0 right, 0 both\) 16 earned what"):
         command("train", "runs/no-sft", "rl")
     assert [row["step"] for row in read_metrics(Path("runs/no-sft/rl"))] == [0, 1]

@@ -26,7 +26,9 @@ data: {world: {entities: {train: 150, dev: 60, test: 90}, questions: {train: 60,
 stages: {sft: {steps: 2, batch: 4}, rl: {steps: 0, dev: 2}}
 eval: {n: 4, bootstrap: 100}
 """
-ELSEWHERE = ("vllm",)  # wants a torch of its own, so it is in no environment of ours: tests/contract/test_vllm.py tries it
+# In no environment of ours: vllm wants a torch of its own (tests/contract/test_vllm.py tries it), and the clients of track, which are a service's,
+# are stood in for (tests/unit/stages/test_trackers.py).
+ELSEWHERE = ("vllm", "track")
 QUESTION = "What is the twin of Bak Bam?"
 CORPUS = [{"id": f"p{n}", "title": f"Town {n}", "text": f"Town {n} lies on river {n}."} for n in range(8)]
 # A command that needs the part, with the arguments that bring it to where the package is needed.

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from rolecast.config import make_config
 from rolecast.errors import ArtifactError, InputError
+from rolecast.methods.decor.method import DecorConfig
 from rolecast.reading import read_json, read_mapping, read_own, read_own_lines
 
 Write = Callable[[str], Path]
@@ -121,3 +123,15 @@ def test_a_file_without_an_end_is_refused() -> None:
         fault(lambda: read_mapping(Path("/dev/zero"), (), "config"))
         == "/dev/zero: has more than 4 MiB, which nobody wrote; name another file"
     )
+
+
+def test_only_true_and_false_are_booleans(write: Write) -> None:
+    """YAML 1.1 reads `off` as false, and a setting whose values are words would refuse it."""
+    read = read_mapping(write("a: off\nb: yes\nc: true\nd: [FALSE, No]\ntrueish: trues"), ["e=off", "f=false"], "spec")
+    assert read == {"a": "off", "b": "yes", "c": True, "d": [False, "No"], "trueish": "trues", "e": "off", "f": False}
+
+
+def test_words_and_switches_are_both_read_from_on_and_off() -> None:
+    config = make_config(read_mapping(None, ["method.dynamic_sampling=off", "lockstep=on"], "config"), "config")
+    assert isinstance(config.method, DecorConfig)
+    assert (config.method.dynamic_sampling, config.lockstep) == ("off", True)

@@ -9,13 +9,15 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecast.evaluation.tasks import Task
 from rolecast.evaluation.trace import trace
-from rolecast.learner.look import TokenNumbers
 from rolecast.store.artifact import write_text
 from rolecast.types import Action, Trajectory, Unit
+
+if TYPE_CHECKING:  # a report is written without torch
+    from rolecast.learner.look import TokenNumbers
 
 FILE = "looked.json"
 STEPS = 16  # that are kept: the first one and the newest

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from rolecast.ports import IndexInfo
 from rolecast.types import Passage
@@ -128,6 +128,12 @@ class PassagesRequest(Request):
 
     rows: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=MANY)] = []
     ids: Texts = []
+
+    @model_validator(mode="after")
+    def _something_is_asked(self) -> PassagesRequest:
+        if not self.model_fields_set:
+            raise ValueError("say which passages: rows or ids")
+        return self
 
 
 class PassagesReply(BaseModel):

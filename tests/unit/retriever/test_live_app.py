@@ -73,7 +73,8 @@ def test_clients_are_answered_in_the_wire_of_an_index(url: str) -> None:
     scored = [{"document": document, "score": 0.0} for document in found]
     assert post(url, "/retrieve", {"queries": ["dog"], "topk": 2, "return_scores": True}).json() == {"result": [scored]}
     assert post(url, "/search", {"questions": ["dog"], "N": 1}).json() == [{"top_k_docs": [found[0]["contents"]]}]
-    assert httpx.get(f"{url}/v1/index").json() == {"kind": "live", "digest": "serper"}
+    about = httpx.get(f"{url}/v1/index").json()
+    assert (about["kind"], about["digest"], about["shard"], about["reranked"]) == ("live", "serper", None, False)
     client = HttpRetriever(url)
     assert asyncio.run(client.info()) == IndexInfo("live", "serper")
     assert asyncio.run(client.search(["dog"], 1)) == [[Passage("http://10.0.0.1/", "T1", "dog 1")]]
