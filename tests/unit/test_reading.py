@@ -132,6 +132,6 @@ def test_only_true_and_false_are_booleans(write: Write) -> None:
 
 
 def test_words_and_switches_are_both_read_from_on_and_off() -> None:
-    config = make_config(read_mapping(None, ["method.dynamic_sampling=off", "lockstep=on"], "config"), "config")
+    config = make_config(read_mapping(None, ["method.name=decor", "method.dynamic_sampling=off", "lockstep=on"], "config"), "config")
     assert isinstance(config.method, DecorConfig)
     assert (config.method.dynamic_sampling, config.lockstep) == ("off", True)
