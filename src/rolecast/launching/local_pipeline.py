@@ -58,12 +58,21 @@ def run_here(pipeline: Any, arguments: Mapping[str, Any]) -> None:
         # kfp's own function keeps neither a step's process, which is to be told to end, nor how it ended.
         stack.enter_context(patch.object(subprocess_task_handler, "run_local_subprocess", steps.run))
         local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=folder, raise_on_error=True)
+        _try_once(pipeline)
         try:
             pipeline(**arguments)
         except RuntimeError as error:
             if not steps.failed:
                 raise RolecastError(f"the pipeline could not be run: {' '.join(str(error).split())[:300]}") from error
             raise steps.failure() from None
+
+
+def _try_once(pipeline: Any) -> None:
+    """On a cluster a step that was lost is tried again, after a while. Here whoever reads how it ended gives the command again."""
+    spec = pipeline.pipeline_spec
+    for dag in (spec.root.dag, *(component.dag for component in spec.components.values())):
+        for task in dag.tasks.values():
+            task.ClearField("retry_policy")
 
 
 def compile_pipeline(out: Path, schedule: Schedule, keys: Sequence[str] = ()) -> None:

@@ -7,11 +7,14 @@ import json
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from rolecast.errors import InputError, Interrupted, RolecastError
+from rolecast.launching.local_pipeline import run_here
 from rolecast.launching.local_steps import Steps, name_of
+from tests.unit.launching.counting_pipeline import counting
 
 # A component's source, as kfp puts it into a file and calls it: here it stands for `kfp.dsl.executor_main` as well.
 PRINTED = """[KFP Executor 2026-11-28 07:10:00,115 INFO]: Looking for component `train`
@@ -107,3 +110,11 @@ def test_the_last_step_runs_after_one_that_failed_and_hides_nothing_of_it() -> N
     assert steps.run(["sh", "-ec", "script", source, "--executor_input", "{}", "--function_to_execute", "conclude"]) == 0
     assert out.getvalue() == shown
     assert (steps.failed, str(steps.failure()), steps.failure().exit_code) == (True, "a bad row", 2)
+
+
+def test_a_step_that_failed_is_not_tried_again_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a cluster it is, half a minute later."""
+    with pytest.raises(RolecastError, match="told to end"):
+        run_here(counting, {"file": str(tmp_path / "tries")})
+    assert (tmp_path / "tries").read_text() == "x"
+    assert "count" in capsys.readouterr().out
