@@ -14,9 +14,7 @@ from typing import Any, Self
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
-from rolecast.cli.main import app
 from rolecast.config import RunConfig
 from rolecast.errors import InputError, NamedStop
 from rolecast.ports import Completion, GenerateRequest
@@ -24,6 +22,7 @@ from rolecast.rollout.render import Renderer
 from rolecast.stages import models, playing, publish
 from rolecast.stages.metrics import read_metrics
 from rolecast.tags import tagged
+from tests.invoking import command
 from tests.tiny import save_tiny
 
 SFT = [word for key in ("demonstrations=demos", "steps=2", "batch=4", "lr=1.0e-5") for word in ("--set", f"stages.sft.{key}")]
@@ -95,14 +94,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def command(*words: object) -> Result:
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    return done
-
-
 def data() -> None:
     command("data", "convert", "published/train.jsonl", "--out", "data/all")
     command("data", "convert", "published/dev.jsonl", "--split", "test", "--out", "data/test")
@@ -151,7 +142,7 @@ def test_rejection_sampled_sft_and_then_rl(home: Path, monkeypatch: pytest.Monke
     speaks(monkeypatch, 4)
     asked = ["data", "demonstrate", "--model", "models/base", "--method", "search_r1", "--data", "data/multihop/train.jsonl"]
     asked += ["--out", "demos", "--config", "real_questions.yaml", "--samples", "4", "--by", "f1", "--least", "0.5"]
-    told = command(*asked).output
+    told = command(*asked)
     kept = int(re.findall(r"(\d+)  both, kept", told)[0])
     assert kept >= 8
     assert "of a reply at most" not in told

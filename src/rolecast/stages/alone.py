@@ -179,8 +179,8 @@ def _played(trial: Trial, run: Run) -> _Played:
     file = trial.out / KEPT
     known = mended(file, lambda row: row["at"])
     if len(known) < total:
-        judged = sum(read_cost(json.loads(line)["cost"]).judge_tokens for line in whole_lines(file))
         allowed = c.judge.budget
+        judged = sum(read_cost(json.loads(line)["cost"]).judge_tokens for line in whole_lines(file)) if allowed is not None else 0
         if allowed is not None and judged >= allowed:
             raise judge_spent(allowed, f"{len(known)} of {total} questions are kept in {trial.out}")
         retriever = retriever_of(run, method, trial.corpus)
@@ -226,7 +226,7 @@ class _Sink:
     traces: int
     bar: Progress
     done: int
-    judged: int  # tokens of the judge, over all times that the command was given
+    judged: int  # tokens of the judge, over all times that the command was given where they are `allowed`
     allowed: int | None
 
     @property

@@ -52,22 +52,20 @@ def allowance(run: Run, stage: Stage) -> int | None:
 
 
 def judge_allowance(run: Run, stage: Stage) -> int | None:
-    """Tokens of the judge that earlier stages left; None where it has no budget."""
-    if run.config.judge.budget is None:
-        return None
-    before = _before(run.config.schedule, stage)
-    spent = sum(int(account["judge_tokens"]) for account in accounts(run, before).values())
-    on_dev = sum(int(_made(run, of).get(ON_DEV, 0)) for of in before)
-    return max(0, run.config.judge.budget - spent - on_dev - sum(judged_in_evaluations(run).values()))
+    """Tokens of the judge that earlier stages, and evaluations until now, left; None where it has no budget."""
+    return _judge_left(run, _before(run.config.schedule, stage))
 
 
 def judge_left(run: Run) -> int | None:
     """Tokens of the judge that all stages and evaluations until now left; None where it has no budget."""
+    return _judge_left(run, run.config.schedule)
+
+
+def _judge_left(run: Run, stages: Sequence[Stage]) -> int | None:
     if run.config.judge.budget is None:
         return None
-    schedule = run.config.schedule
-    spent = sum(int(account["judge_tokens"]) for account in accounts(run, schedule).values())
-    on_dev = sum(int(_made(run, of).get(ON_DEV, 0)) for of in schedule)
+    spent = sum(int(account["judge_tokens"]) for account in accounts(run, stages).values())
+    on_dev = sum(int(_made(run, of).get(ON_DEV, 0)) for of in stages)
     return max(0, run.config.judge.budget - spent - on_dev - sum(judged_in_evaluations(run).values()))
 
 

@@ -19,6 +19,7 @@ from rolecast.stages.models import Speaker, config_for
 from rolecast.store.artifact import verify
 from rolecast.types import Question
 from tests.endpoint import answering
+from tests.invoking import command
 from tests.tiny import save_tiny
 
 QUESTIONS = [
@@ -44,14 +45,6 @@ def with_corpus(folder: Path) -> Path:
     rows = [{"id": f"p{n}", "title": f"Kel {n}", "text": f"Kel {n} is {n}."} for n in range(6)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
-
-
-def command(*words: object) -> str:
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    assert done.exit_code == 0, done.output
-    return done.output
 
 
 def asked_for(body: dict[str, Any]) -> str:
