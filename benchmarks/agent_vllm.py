@@ -21,7 +21,6 @@ import contextlib
 import logging
 import multiprocessing
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -39,6 +38,7 @@ import torch
 from recorded import Answers, Call, Record, from_teacher
 from shapes import SHAPES, card, write_shape
 
+from rolecast.launching.ranks import free_port
 from rolecast.methods.base import Method
 from rolecast.methods.decor import Decor, DecorConfig
 from rolecast.ports import Completion, GenerateRequest, Sampling
@@ -90,12 +90,6 @@ def main() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory() as scratch:
         args.run(args, Path(scratch))
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def until_ready(url: str, alive: Any) -> None:

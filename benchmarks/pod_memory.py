@@ -1,6 +1,6 @@
 """What the pods of the demo on a cluster hold at most, each part as the processes that its container runs.
 
-    python benchmarks/pod_memory.py [--config configs/demo_cluster.yaml] [--model DIR] [--sft 400] [--rl 4] [--questions 200]
+    python -m benchmarks.pod_memory [--config configs/demo_cluster.yaml] [--model DIR] [--sft 400] [--rl 4] [--questions 200]
 
 Starts an S3 server, creates the run, trains both stages for a few steps with a rollout worker, evaluates, and answers a few questions. Of
 each part two peaks are printed in MiB, looked at ten times a second: `held` is what nothing but the processes' end gives back (anonymous

@@ -28,6 +28,8 @@ DIGITS = 4
 def chosen(trajectories: Sequence[Trajectory], units: Sequence[Unit], episodes: int) -> list[Trajectory]:
     """`episodes` of the first question whose rewards differ, as far as `TOKENS` go: the best and the worst, those next to them, and so on; none
     where no rewards do."""
+    if not episodes:  # of most steps none is shown
+        return []
     rewards: dict[str, set[float]] = defaultdict(set)
     for unit in units:
         rewards[unit.baseline].add(unit.reward)
