@@ -292,43 +292,70 @@ def test_without_tokens_there_is_no_list_for_everybody(team: Team, page: Page) -
         shot(page, "no-traces")
 
 
+@contextmanager
+def opened(browser: Browser, scheme: Any) -> Iterator[Page]:
+    """A page in which axe may run."""
+    context = browser.new_context(bypass_csp=True, color_scheme=scheme, viewport={"width": 1100, "height": 900})
+    yield context.new_page()
+    context.close()
+
+
+def serious(page: Page, axe: str) -> list[str]:
+    page.evaluate(axe)
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    assert found["passes"]
+    return [
+        f"{one['id']}: {node['html'][:120]} {node['failureSummary'][:200]}"
+        for one in found["violations"] if one["impact"] in ("serious", "critical") for node in one["nodes"]
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(scheme: Any, team: Team, browser: Browser, axe: str, tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text(TOKEN)
-    context = browser.new_context(bypass_csp=True, color_scheme=scheme, viewport={"width": 1100, "height": 900})
-    page = context.new_page()
-
-    def serious() -> list[str]:
-        page.evaluate(axe)
-        found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
-        assert found["passes"]
-        return [
-            f"{one['id']}: {node['html'][:120]} {node['failureSummary'][:200]}"
-            for one in found["violations"] if one["impact"] in ("serious", "critical") for node in one["nodes"]
-        ]  # fmt: skip
-
-    with team.served(tokens_file=str(tmp_path / "tokens")) as url:
+    with opened(browser, scheme) as page, team.served(tokens_file=str(tmp_path / "tokens")) as url:
         page.goto(url)
-        assert not serious()
+        assert not serious(page, axe)
         ask(page)
         expect(page.get_by_role("alert")).to_be_visible()
-        assert not serious()
+        assert not serious(page, axe)
         page.get_by_label("Token").fill(TOKEN)
         page.keyboard.press("Enter")
         expect(page.get_by_role("status")).to_have_text("The planner is at work.")
-        assert not serious()
+        assert not serious(page, axe)
         team.engine.let(6)
         expect(page.get_by_role("status")).to_contain_text("The answer")
         page.get_by_text("2 passages").click()
-        assert not serious()
+        assert not serious(page, axe)
         shot(page, f"answered-{scheme}")
         page.set_viewport_size({"width": 390, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         shot(page, f"narrow-{scheme}")
         page.goto(f"{url}/traces")
         expect(page.locator("#list a.row")).to_have_count(1)
-        assert not serious()
+        assert not serious(page, axe)
         page.locator("#list a.row").click()
         expect(page.locator("#detail dl")).to_be_visible()
-        assert not serious()
-    context.close()
+        assert not serious(page, axe)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_where_a_trace_is_gone(scheme: Any, team: Team, browser: Browser, axe: str) -> None:
+    with opened(browser, scheme) as page, team.served(keep_traces=1) as url:
+        page.goto(url)
+        team.engine.let(12)
+        ask(page)
+        link = page.get_by_role("link", name="Its trace").get_attribute("href")
+        ask(page)
+        expect(page.get_by_role("link", name="Its trace")).not_to_have_attribute("href", str(link))
+        gone = page.goto(f"{url}{link}")
+        assert gone and gone.status == 410
+        expect(page.get_by_role("heading")).to_have_text("This trace is gone.")
+        expect(page.get_by_role("main")).to_contain_text("only the last 1 of this process")
+        assert not serious(page, axe)
+        shot(page, f"gone-{scheme}")
+        page.set_viewport_size({"width": 390, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        shot(page, f"gone-narrow-{scheme}")
+        page.get_by_role("link", name="Ask").click()
+        expect(page.get_by_label("Question")).to_be_focused()
