@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from rolecast.errors import ArtifactError
@@ -13,6 +15,8 @@ from rolecast.store.artifact import MANIFEST, committed, receiving, verified
 from rolecast.store.keys import checked, missing, require_same
 
 _LEFT = re.compile(r"\.+(.+?)(?:\.[0-9a-f]{8}|\.staged|\.partial)+")  # what a publish that was killed leaves beside its key
+_BEING_PUT = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
+TRIES = 3  # at a record whose folder others clear or delete meanwhile
 
 
 class LocalStore:
@@ -60,22 +64,12 @@ class LocalStore:
 
     def put(self, key: str, data: bytes, *, absent: bool = False) -> bool:
         target = self.root / checked(key)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
-        try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if not absent:
-                os.replace(temporary, target)
-                return True
-            os.link(temporary, target)  # unlike a rename, fails if the name is taken
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink(missing_ok=True)
-        return True
+        for _ in range(TRIES):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _clear(target.parent)
+            with suppress(FileNotFoundError):  # another process took it for one that was left, or deleted the folder
+                return _put(target, data, absent)
+        raise ArtifactError(f"{target} cannot be written: what is put into its folder is gone at once; see what else deletes there")
 
     def get(self, key: str) -> bytes | None:
         try:
@@ -102,6 +96,35 @@ def holds(folder: Path, manifest: bytes) -> bool:
         return committed(folder) and verified(folder) == manifest
     except ArtifactError:
         return False
+
+
+def _put(target: Path, data: bytes, absent: bool) -> bool:
+    """Through a file beside it, which is locked until it has its name."""
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            with suppress(OSError):  # a file system without locks: nobody clears there
+                fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            if absent:
+                os.link(temporary, target)  # unlike a rename, fails if the name is taken
+            else:
+                os.replace(temporary, target)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def _clear(folder: Path) -> None:
+    """Removes what writers left there that were killed. The kernel dropped their locks."""
+    for name in filter(_BEING_PUT.fullmatch, os.listdir(folder)):
+        with suppress(OSError), (folder / name).open("r+b") as left:
+            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (folder / name).unlink()
 
 
 def _copy(source: Path, target: Path, manifest: bytes) -> None:
