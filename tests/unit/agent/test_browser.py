@@ -349,7 +349,8 @@ def test_axe_finds_nothing_serious_where_a_trace_is_gone(scheme: Any, team: Team
         ask(page)
         expect(page.get_by_role("link", name="Its trace")).not_to_have_attribute("href", str(link))
         gone = page.goto(f"{url}{link}")
-        assert gone and gone.status == 410
+        assert gone is not None
+        assert gone.status == 410
         expect(page.get_by_role("heading")).to_have_text("This trace is gone.")
         expect(page.get_by_role("main")).to_contain_text("only the last 1 of this process")
         assert not serious(page, axe)
