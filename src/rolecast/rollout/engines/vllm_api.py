@@ -7,7 +7,9 @@ Nothing else imports vLLM. A version that no contract test runs is refused: what
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -83,7 +85,25 @@ def start(arguments: Mapping[str, Any]) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+    with _temporary_files_of_this_process():
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+
+@contextmanager
+def _temporary_files_of_this_process() -> Iterator[None]:
+    """What a process that is started meanwhile makes in its temporary directory goes with this one. An engine core leaves the file through
+    which it finds its workers, `vllm_dist_…`, where it is killed."""
+    before = os.environ.get("TMPDIR")
+    if len(str(own())) <= SOCKET_FOLDER:
+        # Kernels that it compiles are for the next engine too.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}")
+        os.environ["TMPDIR"] = str(own())
+    try:
+        yield
+    finally:
+        os.environ.pop("TMPDIR", None)
+        if before is not None:
+            os.environ["TMPDIR"] = before
 
 
 def shutdown(llm: Any, timeout: float) -> None:
