@@ -81,6 +81,12 @@ def test_every_method_has_its_row_among_the_papers() -> None:
     assert all("](https://" in paper for name, paper in rows.items() if name != "direct")
 
 
+def test_every_trained_method_has_its_page() -> None:
+    linked = set(re.findall(r"\]\(methods/(\w+)\.md\)", (ROOT / "docs" / "methods.md").read_text()))
+    pages = {page.stem for page in (ROOT / "docs" / "methods").iterdir()}
+    assert linked == pages == {name for name in OWN if find(name).trained}
+
+
 def test_commands_in_the_readme_are_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = "\n".join(re.findall(r"```console\n(.*?)```", README, re.DOTALL))
     called = {tuple(words.split()) for words in re.findall(r"(?<=rolecast) ((?:[a-z]+ ?){1,2})(?= |$)", blocks, re.MULTILINE)}

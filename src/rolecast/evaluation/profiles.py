@@ -1,6 +1,6 @@
 """Evaluation profiles: what released code does otherwise than its paper says or than we do, one switch each, set together by a name.
 
-A score under a profile says so, and is never kept under the plain name. Where each switch is from: docs/methods.md.
+A score under a profile says so, and is never kept under the plain name. Where each switch is from: docs/comparing.md.
 """
 
 from __future__ import annotations

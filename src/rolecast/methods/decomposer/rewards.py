@@ -1,4 +1,4 @@
-"""DecomposeR's rewards as pure functions (App. A.5). What its text lost (weights, φ, the factor of partial credit) is ours; see docs/methods.md.
+"""DecomposeR's rewards as pure functions (App. A.5). What its text lost (weights, φ, the factor of partial credit) is ours; see docs/methods/decomposer.md.
 
 Texts are compared by `Vectors`: unit vectors of an encoder, of which negative cosines count as 0.
 """
