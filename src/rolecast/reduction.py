@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from rolecast.types import Level, Reduction, Unit
+from rolecast.folds import Level, Reduction
+from rolecast.types import Unit
 
 
 def item_weights(

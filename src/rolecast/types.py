@@ -13,6 +13,8 @@ from itertools import chain
 from math import isfinite
 from typing import Any, Literal
 
+from rolecast.folds import TOKEN_MEAN, Reduction
+
 Slot = str  # which weights: "shared", a role's adapter, "critic", "frozen", "external:NAME"
 EXTERNAL = "external:"  # what the slot of an endpoint begins with
 Message = Mapping[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
@@ -251,30 +253,6 @@ class Trajectory:
 
     def threads_of(self, role: str, probe: bool = False) -> list[Thread]:
         return [thread for thread in self.threads if thread.role == role and thread.probe == probe]
-
-
-Level = Literal["unit", "chain", "baseline", "rollout", "group", "batch"]
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """One step of a reduction: what lies inside one `level` is averaged, or summed where a paper sums."""
-
-    how: Literal["mean", "sum"]
-    level: Level
-
-
-def mean(level: Level) -> Fold:
-    return Fold("mean", level)
-
-
-def total(level: Level) -> Fold:
-    return Fold("sum", level)
-
-
-# From inside out, over tokens, or over units where a ratio is one per unit. What is left at the end is added up.
-Reduction = tuple[Fold, ...]
-TOKEN_MEAN: Reduction = (mean("batch"),)
 
 
 @dataclass(frozen=True, slots=True)

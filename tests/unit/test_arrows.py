@@ -17,7 +17,7 @@ ROOT = Path(rolecast.__file__).parent
 METHODS = [folder.name for folder in (ROOT / "methods").iterdir() if (folder / "__init__.py").exists()]
 LAYERS = [  # a module imports those of its own line and of the lines above
     "exits",
-    "errors formats spans types seeding reading",
+    "errors formats spans folds types seeding reading",
     "ports",
     "leasing identity externals weights.settings rollout.engines.settings learner.settings rewards credit tags judge.kinds rollout.render world.grammar",
     "judge.evidence rollout.scheduler rollout.waits rollout.clock rollout.limits rollout.env wire.coordinator",

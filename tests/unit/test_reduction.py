@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rolecast.folds import TOKEN_MEAN, Fold, Reduction, mean, total
 from rolecast.reduction import item_weights
-from rolecast.types import TOKEN_MEAN, Fold, Reduction, Unit, mean, total
+from rolecast.types import Unit
 
 # Question g: rollout r1 with two roles (2 and 3 tokens), rollout r2 with one (1 token); question h: rollout s1 with 4 tokens.
 UNITS = [

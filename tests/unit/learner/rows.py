@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from rolecast.credit import Floats
+from rolecast.folds import Reduction, mean, total
 from rolecast.learner.batch import action_lengths, make_batch
 from rolecast.learner.cut import Cut, cut
 from rolecast.learner.ranks import Ranks
-from rolecast.types import Action, KlTerm, Objective, Observation, PolicyTerm, Reduction, Thread, Unit, mean, total
+from rolecast.types import Action, KlTerm, Objective, Observation, PolicyTerm, Thread, Unit
 
 T = TypeVar("T")
 OBJECTIVE = Objective("o", "shared", 1e-3, "group", PolicyTerm())

@@ -16,6 +16,7 @@ from rows import UNITS_OF_GROUP
 from transformers import PreTrainedModel
 
 from rolecast.errors import ArtifactError, DivergedError, EmptyUpdateError, RatioGateError
+from rolecast.folds import mean
 from rolecast.learner import checkpoint
 from rolecast.learner.backends import PlainBackend
 from rolecast.learner.batch import action_lengths
@@ -26,7 +27,7 @@ from rolecast.learner.step import Mismatch, reinforce
 from rolecast.ports import GenerateRequest, Sampling
 from rolecast.rollout.engines.transformers import TransformersEngine
 from rolecast.rollout.scheduler import play
-from rolecast.types import Action, Example, ImitationTerm, KlTerm, Objective, Observation, PolicyTerm, Thread, Unit, ValueTerm, mean
+from rolecast.types import Action, Example, ImitationTerm, KlTerm, Objective, Observation, PolicyTerm, Thread, Unit, ValueTerm
 from rolecast.weights.team import Casting
 from tests.tiny import RENDERER, tiny_model, tiny_team
 

@@ -13,6 +13,7 @@ from rows import act, cut_of, see, unit
 from test_learner import GRPO, GSPO, PPO, learner_of, sampled_threads, units_of
 
 from rolecast.errors import RatioGateError
+from rolecast.folds import mean
 from rolecast.learner import learner as learner_module
 from rolecast.learner.batch import Padded, TokenBatch, action_lengths
 from rolecast.learner.cut import Cut
@@ -21,7 +22,7 @@ from rolecast.learner.settings import Packing
 from rolecast.learner.step import _scored, reinforce
 from rolecast.learner.tally import Tally, mean_of
 from rolecast.learner.terms import policy_loss, slopes_of
-from rolecast.types import Action, Example, ImitationTerm, KlTerm, Objective, PolicyTerm, Thread, Unit, ValueTerm, mean
+from rolecast.types import Action, Example, ImitationTerm, KlTerm, Objective, PolicyTerm, Thread, Unit, ValueTerm
 from rolecast.weights.team import FROZEN
 
 

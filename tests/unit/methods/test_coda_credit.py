@@ -12,20 +12,13 @@ from coda_episodes import ANSWER, DIRECT, INVALID, MONOLITH, NESTED, PLANNER, SC
 from scripted import MENTOR
 
 from rolecast.credit import advantages, group_advantages
+from rolecast.folds import TOKEN_MEAN, mean, total
 from rolecast.learner.batch import action_lengths, make_batch
 from rolecast.learner.cut import cut
 from rolecast.methods.coda import Coda, CodaConfig
 from rolecast.reduction import item_weights
 from rolecast.rollout.render import Renderer
-from rolecast.types import (
-    TOKEN_MEAN,
-    Action,
-    ImitationTerm,
-    KlTerm,
-    PolicyTerm,
-    mean,
-    total,
-)
+from rolecast.types import Action, ImitationTerm, KlTerm, PolicyTerm
 
 # Credit
 

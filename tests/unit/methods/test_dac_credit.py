@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from scripted import ScriptedJudge
 
 from rolecast.credit import gae, group_advantages
+from rolecast.folds import mean
 from rolecast.methods.dac.credit import Verdicts, differences, evidence_value, generator_reward
 from rolecast.reduction import item_weights
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import check
-from rolecast.types import ImitationTerm, PolicyTerm, Trajectory, Unit, ValueTerm, mean
+from rolecast.types import ImitationTerm, PolicyTerm, Trajectory, Unit, ValueTerm
 
 
 @pytest.mark.parametrize(

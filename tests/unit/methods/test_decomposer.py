@@ -36,6 +36,7 @@ from scripted import TWO_HOPS, ScriptedEngine, ScriptedJudge, passage, play, pro
 
 from rolecast.credit import group_advantages
 from rolecast.errors import InputError
+from rolecast.folds import mean
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.methods.decomposer import Decomposer, DecomposerConfig
 from rolecast.methods.decomposer.judge import KINDS
@@ -45,7 +46,7 @@ from rolecast.reduction import item_weights
 from rolecast.rollout.env import PREPARE, Env
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find
-from rolecast.types import Action, Gold, Passage, Question, Reward, Thread, Trajectory, Unit, mean
+from rolecast.types import Action, Gold, Passage, Question, Reward, Thread, Trajectory, Unit
 
 # The rollout
 

@@ -21,11 +21,12 @@ from scripted import (
 )
 
 from rolecast.credit import group_advantages
+from rolecast.folds import TOKEN_MEAN, mean, total
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.methods.decor import Decor, DecorConfig
 from rolecast.methods.decor.state import Entry
 from rolecast.rollout.render import Renderer
-from rolecast.types import TOKEN_MEAN, Action, ImitationTerm, PolicyTerm, Reward, Thread, Trajectory, mean, total
+from rolecast.types import Action, ImitationTerm, PolicyTerm, Reward, Thread, Trajectory
 
 # Algorithm 1
 

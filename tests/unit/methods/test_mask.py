@@ -10,12 +10,13 @@ from mask_episodes import DOCUMENTS, END, OPEN, PLAN, SCRIPT, actions, answered,
 from pydantic import ValidationError
 from scripted import EMPLOYER, MENTOR, RIVAL, TWO_HOPS, prompt_of
 
+from rolecast.folds import TOKEN_MEAN
 from rolecast.methods.mask import MaskConfig
 from rolecast.methods.mask.state import NOTHING, UNKNOWN, Searched
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.trace_text import conversation
 from rolecast.tags import tagged
-from rolecast.types import TOKEN_MEAN, ImitationTerm, PolicyTerm, ValueTerm
+from rolecast.types import ImitationTerm, PolicyTerm, ValueTerm
 
 FIRST, SECOND = (MENTOR.query, MENTOR.sentence), (EMPLOYER.query, EMPLOYER.sentence)
 TURN = ["search", "summary", "update"]

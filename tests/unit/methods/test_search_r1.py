@@ -13,12 +13,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rolecast.credit import group_advantages
+from rolecast.folds import TOKEN_MEAN
 from rolecast.judge.lexical import LexicalJudge
 from rolecast.methods.search_r1.method import CLOSE, OPEN, SearchR1, SearchR1Config, parse
 from rolecast.rollout.env import Env
 from rolecast.rollout.render import Renderer
 from rolecast.types import (
-    TOKEN_MEAN,
     Action,
     Gold,
     ImitationTerm,

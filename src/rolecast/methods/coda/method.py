@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from rolecast.errors import RolecastError
+from rolecast.folds import TOKEN_MEAN, mean, total
 from rolecast.methods.base import Method, MethodConfig, Most, Spoken, imitation
 from rolecast.methods.coda import moves, rewards
 from rolecast.methods.coda.moves import AGAIN, ANSWER, Move
@@ -24,22 +25,7 @@ from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import Env, LiveThread, Overflow
 from rolecast.tags import left_open, trim
 from rolecast.teachers.base import Teacher, TeacherErrors
-from rolecast.types import (
-    TOKEN_MEAN,
-    KlTerm,
-    Objective,
-    Passage,
-    PolicyTerm,
-    Question,
-    Reward,
-    Role,
-    Stage,
-    Thread,
-    Trajectory,
-    Unit,
-    mean,
-    total,
-)
+from rolecast.types import KlTerm, Objective, Passage, PolicyTerm, Question, Reward, Role, Stage, Thread, Trajectory, Unit
 
 log = logging.getLogger(__name__)
 RESULT, DOCUMENTS = ("result",), ("documents",)  # sources of observations

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from rolecast.folds import mean
 from rolecast.judge.kinds import JudgeKind, Rule
 from rolecast.methods.base import DOCUMENTS, Method, Most, Spoken, imitation
 from rolecast.methods.dac import monitor
@@ -41,7 +42,6 @@ from rolecast.types import (
     Trajectory,
     Unit,
     ValueTerm,
-    mean,
 )
 
 FRAME = ("\n<information>", "</information>\n")

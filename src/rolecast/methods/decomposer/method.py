@@ -11,6 +11,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from rolecast.folds import mean
 from rolecast.judge.kinds import JudgeKind, Rule
 from rolecast.methods.base import Method, imitation
 from rolecast.methods.decomposer.config import DecomposerConfig
@@ -27,7 +28,7 @@ from rolecast.rollout.env import Env, EpisodeEnd
 from rolecast.tags import left_open, trim
 from rolecast.teachers.base import Teacher, TeacherErrors
 from rolecast.teachers.kept import kept_turns
-from rolecast.types import KlTerm, Objective, PolicyTerm, Question, Reward, Role, Slot, Stage, Trajectory, Unit, mean
+from rolecast.types import KlTerm, Objective, PolicyTerm, Question, Reward, Role, Slot, Stage, Trajectory, Unit
 
 PLANNING, ANSWERING = ("planner", "reviser"), ("answerer", "writer")
 PER_ROLLOUT = (mean("rollout"), mean("group"), mean("batch"))  # eq. 16: tokens of a rollout, rollouts of a question

@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from rolecast.folds import mean, total
 from rolecast.judge.kinds import JudgeKind, Rule
 from rolecast.methods.base import DynamicSampling, Method, MethodConfig, Most, Spoken, imitation
 from rolecast.methods.decor.condense import condense
@@ -24,7 +25,7 @@ from rolecast.rewards.text import exact_match, token_f1
 from rolecast.rollout.env import Env, EpisodeEnd
 from rolecast.tags import blocks, left_open, trim
 from rolecast.teachers.base import Teacher, TeacherErrors
-from rolecast.types import Objective, PolicyTerm, Question, Reward, Role, Stage, Trajectory, Unit, mean, total
+from rolecast.types import Objective, PolicyTerm, Question, Reward, Role, Stage, Trajectory, Unit
 
 
 class DecorConfig(MethodConfig):
