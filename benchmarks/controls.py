@@ -31,8 +31,9 @@ from rolecast.stages.comparison import plan
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.gains import Scores, differences, scores_of
 from rolecast.stages.inputs import inputs
-from rolecast.stages.run import Run, create, seconds
+from rolecast.stages.run import Run, create
 from rolecast.stages.train import train
+from rolecast.stages.working import seconds
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import ALONE
 from rolecast.learner.settings import OptimizerConfig
 from rolecast.stages import checkpoints
-from rolecast.stages.run import Run, create, open_run, working
+from rolecast.stages.run import Run, create, open_run
+from rolecast.stages.working import working
 from rolecast.store import fencing
 from rolecast.store.artifact import writing
 from rolecast.store.fencing import take_attempt

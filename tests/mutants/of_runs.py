@@ -100,7 +100,7 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("what was shared not remembered", '"shared": dict(run.shared), ', ""),
         ("a changed config not written", "        write_text(run.path / \"run.json\", _written(moved))", "        pass"),
         ("what is shared not in the fingerprint", "if not self.shared:", "if True:"),
-        ("a config changes under a process", "        _hold(lock, run.path)  # a process", "        pass  # a process"),
+        ("a config changes under a process", "        hold(lock, run.path)  # a process", "        pass  # a process"),
     ],
     "stages/environment.py": [
         ("variables ignored", "return os.environ.get(variable) or configured or \"\"", "return configured or \"\""),

@@ -11,9 +11,10 @@ import pytest
 from rolecast import origin
 from rolecast.config import RunConfig
 from rolecast.errors import ArtifactError
-from rolecast.stages import run as run_module
+from rolecast.stages import working as working_module
 from rolecast.stages.report import origin_of
-from rolecast.stages.run import create, origins, working
+from rolecast.stages.run import create
+from rolecast.stages.working import origins, working
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +58,7 @@ def test_a_run_notes_once_what_made_each_of_its_stages(tmp_path: Path, monkeypat
     run = create(tmp_path / "run", RunConfig())
     made = [{"commit": commit, "command": command, "machine": "m"} for commit, command in (("a", "x"), ("a", "x"), ("b", "x"), ("b", "y"))]
     for stage, one in zip(("sft", "sft", "sft", "rl"), made, strict=True):
-        monkeypatch.setattr(run_module, "origin", lambda one=one: one)
+        monkeypatch.setattr(working_module, "origin", lambda one=one: one)
         with working(run, stage):
             pass
     assert origins(run) == {"sft": [made[0], made[2]], "rl": [made[3]]}

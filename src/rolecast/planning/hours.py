@@ -10,7 +10,8 @@ from rolecast.errors import InputError
 from rolecast.planning.work import Work
 from rolecast.stage_settings import RlConfig, SftConfig
 from rolecast.stages.metrics import read_metrics
-from rolecast.stages.run import Run, seconds
+from rolecast.stages.run import Run
+from rolecast.stages.working import seconds
 
 
 @dataclass(frozen=True, slots=True)

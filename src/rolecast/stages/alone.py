@@ -41,9 +41,10 @@ from rolecast.stages.environment import RETRIEVER_URL, address
 from rolecast.stages.evaluate import prediction
 from rolecast.stages.models import Speaker, played_method, speaking_engine
 from rolecast.stages.progress import Progress
-from rolecast.stages.run import Run, working
+from rolecast.stages.run import Run
 from rolecast.stages.services import open_judge, open_retriever
 from rolecast.stages.team import prepare_torch
+from rolecast.stages.working import working
 from rolecast.store.artifact import digest_of, verify, write_text, writing
 from rolecast.store.uri import manifest_at
 from rolecast.types import Question, Trajectory

@@ -14,7 +14,8 @@ from rolecast.learner import checkpoint
 from rolecast.learner.checkpoint import Checkpoint
 from rolecast.learner.learner import Learner
 from rolecast.learner.ranks import Ranks
-from rolecast.stages.run import Run, note_time
+from rolecast.stages.run import Run
+from rolecast.stages.working import note_time
 from rolecast.threads import cores, given
 from rolecast.weights.team import Weights
 

@@ -18,7 +18,8 @@ from rolecast.stages.comparison import Member, sft_rows
 from rolecast.stages.gains import scores_of, start_of_rl
 from rolecast.stages.metrics import read_metrics
 from rolecast.stages.report import origin_of
-from rolecast.stages.run import Run, open_run, seconds
+from rolecast.stages.run import Run, open_run
+from rolecast.stages.working import seconds
 from rolecast.store.artifact import verify, write_text
 from rolecast.store.uri import S3, open_store
 

@@ -31,9 +31,9 @@ from rolecast.stages.alone import Trial, as_run, claim, mended, retriever_of, wh
 from rolecast.stages.budget import judge_spent
 from rolecast.stages.models import played_method, speaking_engine
 from rolecast.stages.progress import Progress
-from rolecast.stages.run import working
 from rolecast.stages.services import open_judge
 from rolecast.stages.team import prepare_torch
+from rolecast.stages.working import working
 from rolecast.store.artifact import writing
 from rolecast.teachers.demonstrations import TURNS as FILE
 from rolecast.teachers.kept import TURNS, kept_turns

@@ -31,9 +31,10 @@ from rolecast.stages.environment import environment_of
 from rolecast.stages.fixed import Found
 from rolecast.stages.playing import finished_engine
 from rolecast.stages.progress import Progress
-from rolecast.stages.run import Run, working
+from rolecast.stages.run import Run
 from rolecast.stages.services import open_judge, open_retriever
 from rolecast.stages.team import load_questions, prepare_torch, require_model
+from rolecast.stages.working import working
 from rolecast.store.artifact import verify, writing
 from rolecast.types import Trajectory, Version
 

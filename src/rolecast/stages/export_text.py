@@ -15,7 +15,8 @@ from rolecast.methods.base import Method
 from rolecast.origin import origin
 from rolecast.rollout.engines.settings import RANKS
 from rolecast.rollout.render import Renderer
-from rolecast.stages.run import Run, origins
+from rolecast.stages.run import Run
+from rolecast.stages.working import origins
 from rolecast.teachers.base import TeacherErrors
 from rolecast.teachers.examples import throwaway_episode
 from rolecast.types import Observation, Slot, Stage, endpoint_of

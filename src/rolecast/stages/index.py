@@ -13,7 +13,8 @@ from rolecast.ports import EXTERNAL
 from rolecast.retriever.analysis import PLAIN, Analysis
 from rolecast.retriever.index import KIND, build_index
 from rolecast.retriever.live.settings import LIVE
-from rolecast.stages.run import Run, working
+from rolecast.stages.run import Run
+from rolecast.stages.working import working
 from rolecast.stages.world import world
 from rolecast.store.artifact import parse_manifest
 from rolecast.store.uri import manifest_at

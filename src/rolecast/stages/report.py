@@ -21,9 +21,10 @@ from rolecast.stages.gains import gains
 from rolecast.stages.looked import FILE as LOOKED
 from rolecast.stages.looked import read_looked
 from rolecast.stages.metrics import read_metrics
-from rolecast.stages.run import Run, origins, seconds
+from rolecast.stages.run import Run
 from rolecast.stages.segments import segments_of
 from rolecast.stages.times import FILE, mean_step
+from rolecast.stages.working import origins, seconds
 from rolecast.store.artifact import provenance, verify, write_text
 
 WRONG = "wrong"  # folder of the pages of wrong answers

@@ -1,4 +1,4 @@
-"""A run: where each stage writes, which config it belongs to, and that one process works in it at a time.
+"""A run: where each stage writes, and which config it belongs to.
 
 A run lives in a folder, or in a bucket with a folder here as its working copy: artifacts are fetched when a stage asks for
 them and published when they are committed, so that pods without a common disk can take a run's stages in turns.
@@ -12,27 +12,20 @@ import json
 import os
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
-
-from pydantic import BaseModel
 
 from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError
 from rolecast.formats import KEY, RUN, SINCE
 from rolecast.identity import Change, changes, digest
-from rolecast.origin import origin
 from rolecast.ports import Store
-from rolecast.processes import die_with_parent
-from rolecast.reading import read_json, read_own
-from rolecast.scratch import clear
+from rolecast.reading import read_json
 from rolecast.stage_settings import TrainedConfig
-from rolecast.store.artifact import MANIFEST, committed, digest_of, recover, write_text
-from rolecast.store.fencing import FencedStore, only_learner
+from rolecast.store.artifact import MANIFEST, committed, digest_of, write_text
+from rolecast.store.fencing import FencedStore
 from rolecast.store.uri import S3, manifest_at, open_store
 from rolecast.types import Stage
 from rolecast.working_copies import working_copy
@@ -228,7 +221,7 @@ def _go_on(run: Run, config: RunConfig) -> Run:
         run.store.put("run.json", _written(moved).encode())
         return moved
     with (run.path / ".lock").open("w") as lock:
-        _hold(lock, run.path)  # a process that works in the run goes by the config that it began with
+        hold(lock, run.path)  # a process that works in the run goes by the config that it began with
         write_text(run.path / "run.json", _written(moved))
     return moved
 
@@ -274,7 +267,7 @@ def prepare(location: Path | str, config: RunConfig, fill: Callable[[Run], objec
 def erase(path: Path) -> None:
     """Deletes a run's folder, unless a process works in it."""
     with (path / ".lock").open("w") as lock:
-        _hold(lock, path)
+        hold(lock, path)
         shutil.rmtree(path)
 
 
@@ -321,91 +314,9 @@ def _place(location: Path | str) -> tuple[Path, Store | None]:
     return path, FencedStore(open_store(uri))
 
 
-@dataclass(slots=True)
-class _Clock:
-    """Of a stage that this process works at."""
-
-    run: Run
-    stage: str
-    noted: float  # until when time was noted
-
-    def note(self) -> None:
-        now = time.monotonic()
-        _note_seconds(self.run, self.stage, now - self.noted)
-        self.noted = now
-
-
-_CLOCKS: dict[Path, _Clock] = {}  # by the run's folder, whose lock lets one process work there
-
-
-def note_time(run: Run) -> None:
-    """At a checkpoint: what was spent until now counts, however the process ends."""
-    if run.path in _CLOCKS:
-        _CLOCKS[run.path].note()
-
-
-@contextmanager
-def working(run: Run, stage: str, first: bool = True, training: bool = False) -> Iterator[None]:
-    """Holds the run's lock and notes how long the stage took. The kernel drops the lock however the process ends.
-
-    In a store, which no kernel watches, training takes the run's next attempt as well. Of the ranks of one job, the `first` does it all.
-    """
-    if not first:
-        yield
-        return
-    die_with_parent()
-    with (run.path / ".lock").open("w") as lock, ExitStack() as stack:
-        _hold(lock, run.path)
-        recover(run.path)
-        clear(run.path)
-        if training and isinstance(run.store, FencedStore):
-            stack.enter_context(only_learner(run.store, run.location))
-        _note_origin(run, stage)
-        clock = _CLOCKS[run.path] = _Clock(run, stage, time.monotonic())
-        try:
-            yield
-        finally:
-            del _CLOCKS[run.path]
-            clock.note()
-
-
-class Origin(BaseModel):
-    """Of one part of a stage's work."""
-
-    commit: str
-    command: str
-    machine: str
-
-
-def _hold(lock: TextIO, path: Path) -> None:
+def hold(lock: TextIO, path: Path) -> None:
+    """Raises InputError where another process holds the run's lock. The kernel drops it however that process ends."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise InputError(f"{path} is in use by another process; wait for it or stop it") from None
-
-
-def seconds(run: Run) -> dict[str, float]:
-    """Wall seconds per stage, of all attempts, however they ended; of one that was killed until its last checkpoint."""
-    file = run.recall(run.path / "seconds.json")
-    return read_own(file, dict[str, float], "delete it") if file.exists() else {}
-
-
-def origins(run: Run) -> dict[str, list[dict[str, str]]]:
-    """What made each stage, one entry for each commit, command and machine that had a part in it."""
-    file = run.recall(run.path / "origins.json")
-    return read_own(file, dict[str, list[Origin]], "delete it") if file.exists() else {}
-
-
-def _note_origin(run: Run, stage: str) -> None:
-    noted, now = origins(run), origin()
-    if now not in noted.get(stage, []):
-        noted[stage] = [*noted.get(stage, []), now]
-        write_text(run.path / "origins.json", json.dumps(noted, indent=1))
-        run.record(run.path / "origins.json")
-
-
-def _note_seconds(run: Run, stage: str, spent: float) -> None:
-    noted = seconds(run)
-    noted[stage] = round(noted.get(stage, 0.0) + spent, 1)
-    write_text(run.path / "seconds.json", json.dumps(noted, indent=1))
-    run.record(run.path / "seconds.json")

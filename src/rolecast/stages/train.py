@@ -15,9 +15,10 @@ from rolecast.stages.belonging import require_own
 from rolecast.stages.checks import require_engine, require_ranks
 from rolecast.stages.rl import rl
 from rolecast.stages.rollout import rollout
-from rolecast.stages.run import Run, working
+from rolecast.stages.run import Run
 from rolecast.stages.sft import sft
 from rolecast.stages.team import prepare_torch, require_model, require_questions
+from rolecast.stages.working import working
 from rolecast.types import TRAIN, Stage
 
 KINDS: dict[str, Callable[[Run, Stage, Ranks], None]] = {"sft": sft, "rollout": rollout, "rl": rl}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rolecast.config import WorldConfig
 from rolecast.data.records import read_questions, write_corpus, write_questions
-from rolecast.stages.run import Run, working
+from rolecast.stages.run import Run
+from rolecast.stages.working import working
 from rolecast.store.artifact import writing
 from rolecast.world.counterfactual import World, build_world
 from rolecast.world.crowded import build_crowded_world

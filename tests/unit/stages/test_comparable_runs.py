@@ -16,7 +16,8 @@ from rolecast.stage_settings import RlConfig, SftConfig
 from rolecast.stages import tasks
 from rolecast.stages.compared import compare, finished
 from rolecast.stages.comparison import NO_END, Member, plan, sft_rows
-from rolecast.stages.run import _note_seconds, create
+from rolecast.stages.run import create
+from rolecast.stages.working import _note_seconds
 from rolecast.store.artifact import write_text, writing
 
 

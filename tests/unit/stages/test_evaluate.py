@@ -23,7 +23,8 @@ from rolecast.rollout.collect import Collector, Episode
 from rolecast.stages import evaluate as evaluate_stage
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.report import report
-from rolecast.stages.run import Run, create, seconds
+from rolecast.stages.run import Run, create
+from rolecast.stages.working import seconds
 from rolecast.types import Action, Gold, Question, Stage, Thread, Trajectory
 from tests.tiny import RENDERER
 

@@ -18,13 +18,14 @@ from rolecast.learner.ranks import ALONE
 from rolecast.scratch import PREFIX
 from rolecast.signals import Stopped
 from rolecast.stages import checkpoints
-from rolecast.stages import run as module
+from rolecast.stages import working as module
 from rolecast.stages.belonging import require_own
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.report import report
-from rolecast.stages.run import Run, _note_seconds, create, erase, note_time, open_run, prepare, refuse_other, seconds, working
+from rolecast.stages.run import Run, create, erase, open_run, prepare, refuse_other
 from rolecast.stages.team import load_questions
 from rolecast.stages.train import train
+from rolecast.stages.working import _note_seconds, note_time, seconds, working
 from rolecast.store.artifact import verify, writing
 
 
