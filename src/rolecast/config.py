@@ -1,6 +1,6 @@
 """One closed configuration for a run. Every key has a type and a default; an unknown key is an error.
 
-Each part is defined beside what it configures where that part has a module of its own (stages, methods, optimizer, teachers).
+Each part is defined beside what it configures where that part has a module of its own (stages, methods, models, optimizer, teachers).
 """
 
 from __future__ import annotations
@@ -38,51 +38,16 @@ from rolecast.rollout.engines.settings import EngineConfig, TransformersConfig, 
 from rolecast.schedule import Schedule, find
 from rolecast.stage_settings import STAGE_KINDS, PlayedConfig, RlConfig, RolloutConfig, SftConfig, StageConfig, TrainedConfig
 from rolecast.types import EXTERNAL, Slot, Stage, external
-from rolecast.weights.settings import LoraConfig
+from rolecast.weights.settings import ModelConfig
 
 Count = Annotated[int, Field(ge=0)]
 Cast = Annotated[Slot, Field(pattern=f"^(frozen|{EXTERNAL}.+)$")]
 
-
-SMALL = 10**9  # weights of a model from scratch, in its layers: with their optimizer 16 GB
 MOST = 10**12  # of any number but the seed: above it counters and tensors no longer hold it
 
 
 class Closed(BaseModel):
     model_config = CLOSED
-
-
-class ScratchConfig(Closed):
-    """A small Llama, initialised at random, with the demo world's tokenizer."""
-
-    hidden: int = Field(128, ge=8)  # width; a multiple of heads
-    layers: int = Field(4, ge=1)  # decoder layers
-    heads: int = Field(4, ge=1)  # attention heads
-    head_dim: int = Field(64, ge=8, multiple_of=2)  # width of a head; even, since rotary positions turn pairs
-    feed_forward: int = Field(384, ge=8)  # width inside the feed-forward blocks
-
-    @model_validator(mode="after")
-    def _heads_fit(self) -> ScratchConfig:
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden {self.hidden} is no multiple of heads {self.heads}")  # transformers refuses it
-        weights = self.layers * self.hidden * (4 * self.heads * self.head_dim + 3 * self.feed_forward)
-        if weights > SMALL:
-            raise ValueError(
-                f"its layers would have {weights:.1e} weights, and a model from scratch has at most {SMALL:.0e}; name a larger one by model.path"
-            )
-        return self
-
-
-class ModelConfig(Closed):
-    """What a run starts from. With `lora` a stage trains an adapter for each of its slots, over frozen weights, and ends by merging
-    those that its schedule names.
-    """
-
-    path: str | None = None  # a Hugging Face model directory; without it the model is made from scratch
-    scratch: ScratchConfig = ScratchConfig()
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and activations
-    max_context: int = Field(1024, ge=32)  # tokens of a role's context, its replies included
-    lora: LoraConfig | None = None  # null trains all weights
 
 
 class WorldConfig(Closed):

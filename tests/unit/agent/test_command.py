@@ -15,7 +15,7 @@ from scripted import MENTOR, TableRetriever, passage
 from rolecast.agent.core import Asked
 from rolecast.agent.settings import AgentSettings
 from rolecast.cli import main
-from rolecast.config import DataConfig, ModelConfig, RunConfig
+from rolecast.config import DataConfig, RunConfig
 from rolecast.data.records import write_corpus, write_questions
 from rolecast.errors import ArtifactError, InputError
 from rolecast.methods.decor import Decor, DecorConfig
@@ -28,6 +28,7 @@ from rolecast.stages.run import Run, create
 from rolecast.stages.serve import open_agent, trained_stage
 from rolecast.store.artifact import writing
 from rolecast.types import Gold, Question, Stage
+from rolecast.weights.settings import ModelConfig
 from tests.tiny import TOKENIZER, tiny_model
 from tests.weed import S3Server
 

@@ -18,7 +18,7 @@ from rolecast.agent.app import make_agent, open_team
 from rolecast.agent.core import Agent
 from rolecast.agent.rewriter import rewriter
 from rolecast.agent.settings import AgentSettings
-from rolecast.config import ModelConfig, RunConfig
+from rolecast.config import RunConfig
 from rolecast.errors import InputError
 from rolecast.externals import read_externals
 from rolecast.methods.direct import Direct, DirectConfig
@@ -28,6 +28,7 @@ from rolecast.stages.run import create
 from rolecast.stages.serve import open_agent
 from rolecast.store.artifact import writing
 from rolecast.tags import tagged
+from rolecast.weights.settings import ModelConfig
 from tests.endpoint import KEY, answering
 from tests.live import serving
 from tests.tiny import TOKENIZER, tiny_model
