@@ -121,7 +121,10 @@ def _put(target: Path, data: bytes, absent: bool) -> bool:
 
 def _clear(folder: Path) -> None:
     """Removes what writers left there that were killed. The kernel dropped their locks."""
-    for name in filter(_BEING_PUT.fullmatch, os.listdir(folder)):
+    names: list[str] = []
+    with suppress(OSError):  # one may write into a folder that one may not list
+        names = os.listdir(folder)
+    for name in filter(_BEING_PUT.fullmatch, names):
         with suppress(OSError), (folder / name).open("r+b") as left:
             fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
             (folder / name).unlink()

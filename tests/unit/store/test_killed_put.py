@@ -110,3 +110,12 @@ def test_a_file_system_without_locks_is_written_to_and_nothing_is_cleared_there(
     (tmp_path / "runs" / "x" / ".note.01234567.tmp").touch()
     assert LocalStore(tmp_path).put("runs/x/note", b"x")
     assert names(tmp_path) == [".note.01234567.tmp", "note"]
+
+
+def test_a_folder_that_may_not_be_listed_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(folder: Path) -> list[str]:
+        raise PermissionError(folder)
+
+    monkeypatch.setattr(local.os, "listdir", refuses)
+    assert LocalStore(tmp_path).put("runs/x/note", b"x")
+    assert LocalStore(tmp_path).get("runs/x/note") == b"x"
