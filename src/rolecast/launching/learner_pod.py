@@ -30,6 +30,7 @@ POD_SECURITY: Manifest = {
     "runAsUser": USER,
     "runAsGroup": USER,
     "fsGroup": USER,
+    "fsGroupChangePolicy": "OnRootMismatch",  # not every file of a large volume at every start
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 CONTAINER_SECURITY: Manifest = {
