@@ -112,7 +112,11 @@ def test_training_goes_before_rollout(tools: Path, helm4: Helm) -> None:
     """For the scheduler and for Kueue; the names are those that charts and specs give."""
     for folder, kind in (("cluster", "PriorityClass"), ("cluster/kueue", "WorkloadPriorityClass")):
         values = {item["metadata"]["name"]: item["value"] for item in of_kind(build(tools, folder), kind)}
-        assert values["rolecast-training"] > values["rolecast-rollout"]
+        assert values["rolecast-training"] > values["rolecast-rollout"] > 0
+        if kind == "PriorityClass":
+            named = {pod.spec.get("priorityClassName") for pod in pods(of_kind(helm4.rendered("prod"), "Deployment"))}
+            assert named == {"rolecast-serving", "rolecast-rollout"}
+            assert values["rolecast-serving"] == max(values.values())
     (queue,) = of_kind(build(tools, "cluster/kueue"), "ClusterQueue")
     assert queue["spec"]["preemption"] == {"withinClusterQueue": "LowerPriority"}
     workers = next(
