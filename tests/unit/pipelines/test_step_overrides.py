@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from rolecast.cli.pipeline import app
 from rolecast.config import RunConfig
 from rolecast.errors import InputError
-from rolecast.launching import overrides, submit
+from rolecast.launching import overrides, submit, volumes
 from rolecast.launching.overrides import Overrides
 from tests.compiled import Compiled
 from tests.refused_overrides import MALFORMED, OURS
@@ -150,10 +150,10 @@ def test_no_key_of_the_block_is_without_a_place_or_a_refusal() -> None:
     tried = leaves(BLOCK) | {leaf for _, given in NO_WAY for leaf in leaves(given)}
     volume = ("volumes",)
     every = said(Overrides) | said(overrides.PodSecurity, ("podSecurityContext",)) | said(overrides.ContainerSecurity, ("securityContext",))
-    every |= said(overrides.Volume, volume) | said(overrides.Mount, ("volumeMounts",)) | said(overrides.Affinity, ("affinity",))
+    every |= said(volumes.Volume, volume) | said(volumes.Mount, ("volumeMounts",)) | said(overrides.Affinity, ("affinity",))
     for kind, model in (
-        ("configMap", overrides.ConfigMapVolume), ("secret", overrides.SecretVolume), ("persistentVolumeClaim", overrides.ClaimVolume),
-        ("emptyDir", overrides.EmptyVolume), ("ephemeral", overrides.EphemeralVolume),
+        ("configMap", volumes.ConfigMapVolume), ("secret", volumes.SecretVolume), ("persistentVolumeClaim", volumes.ClaimVolume),
+        ("emptyDir", volumes.EmptyVolume), ("ephemeral", volumes.EphemeralVolume),
     ):  # fmt: skip
         every |= said(model, (*volume, kind))
     optional = {("volumes", kind, "optional") for kind in ("configMap", "secret")}  # tried on one of the two
