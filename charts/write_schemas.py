@@ -240,7 +240,7 @@ def pod(*scratch: str) -> Schema:
         "serviceAccount": ref("serviceAccount"),
         "scratch": closed({name: ref("size") for name in ("tmp", "work", *scratch)}, ("tmp", "work")),
         "startupSeconds": count(10),
-        "terminationGraceSeconds": count(10),
+        "terminationGraceSeconds": count(30),
     }
 
 
@@ -321,7 +321,6 @@ PARTS: dict[str, Schema] = {
         | RUNTIME_CLASS
         | {
             "release": closed({"existingSecret": NAME}, ("existingSecret",)),
-            "terminationGraceSeconds": count(30),
             "queue": OPTIONAL_NAME,
             "scaling": closed(
                 {

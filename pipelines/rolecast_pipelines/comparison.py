@@ -6,23 +6,25 @@ from typing import Any
 
 from kfp import dsl
 
+from rolecast.launching.overrides import Overrides
 from rolecast.stages.comparison import Member
 from rolecast_pipelines import components
-from rolecast_pipelines.parameters import LAUNCHING, PLACE, Parameter, pipeline
+from rolecast_pipelines.overrides import NOTHING
+from rolecast_pipelines.parameters import LAUNCHING, Parameter, pipeline, placed
 from rolecast_pipelines.place import JOB, Place, keys_of
 from rolecast_pipelines.schedule import steps_of_run
 
 OUT = Parameter("out", "Where the runs and the comparison live: s3://bucket/prefix/NAME.")
 
 
-def make_comparison(members: Sequence[Member]) -> Any:
+def make_comparison(members: Sequence[Member], overrides: Overrides = NOTHING) -> Any:
     """The pipeline of these runs, unrolled: they wait for nothing but their own steps. It carries their configs."""
     labels = list(dict.fromkeys(member.label for member in members))
     runs = json.dumps([member.key for member in members])
     named = json.dumps([[member.label, member.config.seed] for member in members])
 
     def body(out: Any, launcher: Any, job: Any, **given: Any) -> None:
-        place = Place.of(given)
+        place = Place.of(given, overrides)
         concluded = place.telling(components.conclude(place=out, runs=runs, execution=JOB))
         with dsl.ExitHandler(concluded, name="Train and compare"):
             reports = [
@@ -43,6 +45,6 @@ def make_comparison(members: Sequence[Member]) -> Any:
     return pipeline(
         "rolecast-compare",
         f"Compares {', '.join(labels)} under one protocol, {len(members)} runs.",
-        [OUT, *LAUNCHING, *PLACE],
+        [OUT, *LAUNCHING, *placed(overrides)],
         body,
     )

@@ -5,8 +5,10 @@ from typing import Any
 
 from kfp import dsl
 
+from rolecast.launching.overrides import Overrides
 from rolecast_pipelines import components
-from rolecast_pipelines.parameters import PLACE, RUN, Parameter, pipeline
+from rolecast_pipelines.overrides import NOTHING
+from rolecast_pipelines.parameters import RUN, Parameter, pipeline, placed
 from rolecast_pipelines.place import JOB, Place
 
 OWN = (
@@ -18,11 +20,11 @@ OWN = (
 )
 
 
-def make_evaluate_and_deploy(keys: Sequence[str] = ()) -> Any:
+def make_evaluate_and_deploy(keys: Sequence[str] = (), overrides: Overrides = NOTHING) -> Any:
     """`keys`: the variables that hold the keys of the run's endpoints, see `Place.evaluating`."""
 
     def body(run: Any, stage: Any, service: Any, target: Any, margin: Any, questions: Any, **given: Any) -> None:
-        place = Place.of(given)
+        place = Place.of(given, overrides)
         with dsl.ExitHandler(place.telling(components.conclude(place=run, runs="[]", execution=JOB)), name="Evaluate and deploy"):
             evaluated = place.evaluating(components.evaluate(run=run, stage=stage, execution=JOB), keys)
             decided = components.gate(
@@ -35,6 +37,6 @@ def make_evaluate_and_deploy(keys: Sequence[str] = ()) -> Any:
     return pipeline(
         "rolecast-evaluate-and-deploy",
         "Evaluates a team on held-out questions, and deploys it if it is better than the one that is deployed.",
-        [RUN, *OWN, *PLACE],
+        [RUN, *OWN, *placed(overrides)],
         body,
     )

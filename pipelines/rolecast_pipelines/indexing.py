@@ -4,8 +4,10 @@ from typing import Any
 
 from kfp import dsl
 
+from rolecast.launching.overrides import Overrides
 from rolecast_pipelines import components
-from rolecast_pipelines.parameters import PLACE, Parameter, pipeline
+from rolecast_pipelines.overrides import NOTHING
+from rolecast_pipelines.parameters import Parameter, pipeline, placed
 from rolecast_pipelines.place import JOB, Place
 
 OWN = (
@@ -16,10 +18,10 @@ OWN = (
 )
 
 
-def make_index_only() -> Any:
+def make_index_only(overrides: Overrides = NOTHING) -> Any:
     def body(corpus: Any, out: Any, kind: Any, encoder: Any, **given: Any) -> None:
-        place = Place.of(given)
+        place = Place.of(given, overrides)
         with dsl.ExitHandler(place.telling(components.conclude(place=out, runs="[]", execution=JOB)), name="Build"):
             place.indexing(components.index(out=out, corpus=corpus, kind=kind, encoder=encoder, execution=JOB))
 
-    return pipeline("rolecast-index-only", "Builds an index over a corpus, for many runs to search.", [*OWN, *PLACE], body)
+    return pipeline("rolecast-index-only", "Builds an index over a corpus, for many runs to search.", [*OWN, *placed(overrides)], body)

@@ -4,12 +4,13 @@ is what `pipeline` makes of them: no pipeline repeats the parameters that all ha
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kfp import dsl
 
 from rolecast.launching.fields import amount, require_below
+from rolecast.launching.overrides import Overrides
 
 REQUIRED = inspect.Parameter.empty
 
@@ -80,6 +81,11 @@ PLACE = (
     Parameter("notify_secret", "Name of the Secret whose key `url` is told how the pipeline ended, if it exists.", "rolecast-notify"),
     Parameter("endpoints", "Name of the ConfigMap that says where services are.", "rolecast-endpoints"),
 )  # fmt: skip
+
+
+def placed(overrides: Overrides) -> tuple[Parameter, ...]:
+    """`PLACE`, with the overrides' nodes as the default."""
+    return tuple(replace(one, default=overrides.node_selector) if one.name == "node_selector" else one for one in PLACE)
 
 
 def pipeline(name: str, description: str, parameters: Sequence[Parameter], body: Callable[..., None]) -> Any:

@@ -7,7 +7,9 @@ from typing import Any
 from kfp import dsl, kubernetes
 
 from rolecast.config import RunConfig
+from rolecast.launching.overrides import Overrides
 from rolecast.stages.step import S3_CA
+from rolecast_pipelines.overrides import NOTHING, apply, require_expressible
 
 S3_KEYS = {key: key for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")}
 ENDPOINTS = ("ROLECAST_STORE", "ROLECAST_S3_ENDPOINT", "ROLECAST_S3_REGION", "ROLECAST_RETRIEVER_URL", "ROLECAST_JUDGE_URL",
@@ -20,7 +22,7 @@ LONGEST = "2592000s"
 
 @dataclass(frozen=True)
 class Place:
-    """The parameters that every pipeline has, as its steps take them."""
+    """The parameters that every pipeline has, as its steps take them, and what a cluster wants of their pods."""
 
     image: Any
     retriever_image: Any
@@ -47,39 +49,48 @@ class Place:
     auth_secret: Any
     notify_secret: Any
     endpoints: Any
+    overrides: Overrides
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "Place":
-        return cls(**{field.name: given[field.name] for field in fields(cls)})
+    def of(cls, given: Mapping[str, Any], overrides: Overrides = NOTHING) -> "Place":
+        """`InputError` if a step cannot be given the overrides."""
+        require_expressible(overrides)
+        return cls(overrides=overrides, **{field.name: given[field.name] for field in fields(cls) if field.name != "overrides"})
 
     def control(self, task: dsl.PipelineTask) -> dsl.PipelineTask:
-        return self._step(task, self.image, "control")
+        return self._overridden(self._step(task, self.image, "control"))
 
     def indexing(self, task: dsl.PipelineTask) -> dsl.PipelineTask:
-        return self._step(task, self.retriever_image, "index")
+        return self._overridden(self._step(task, self.retriever_image, "index"))
 
     def evaluating(self, task: dsl.PipelineTask, keys: Sequence[str] = ()) -> dsl.PipelineTask:
         """`keys`: variables that hold the keys of endpoints that roles speak through, by their names in the Secret. One that is not
         there is told by the step, in a line with the endpoint's name."""
         self._step(task, self.rollout_image, "evaluation")
-        task.set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(self.evaluation_gpus)
+        task.set_accelerator_type(self.overrides.gpu_resource).set_accelerator_limit(self.evaluation_gpus)
         task.register_pipeline_channels([self.evaluation_gpus])
         kubernetes.use_secret_as_env(task, self.auth_secret, {"token": "ROLECAST_TOKEN"}, optional=True)
         if keys:
             kubernetes.use_secret_as_env(task, self.externals_secret, {key: key for key in keys}, optional=True)
-        return task
+        return self._overridden(task)
 
     def launching(self, task: dsl.PipelineTask) -> dsl.PipelineTask:
         """The Workflow of the step owns the job that it launches, and says when the step is told to end whether the job goes too."""
-        self.control(task)
+        self._step(task, self.image, "control")
         kubernetes.use_field_path_as_env(task, "ROLECAST_WORKFLOW", "metadata.labels['workflows.argoproj.io/workflow']")
         kubernetes.use_field_path_as_env(task, "ROLECAST_NAMESPACE", "metadata.namespace")
-        return task
+        return self._overridden(task)
 
     def telling(self, task: dsl.PipelineTask) -> dsl.PipelineTask:
         """The step that comes at the end, however the others ended; it is not tried again."""
         self._step(task, self.image, "control", tries=1)
-        return kubernetes.use_secret_as_env(task, self.notify_secret, {"url": "ROLECAST_NOTIFY_URL"}, optional=True)
+        kubernetes.use_secret_as_env(task, self.notify_secret, {"url": "ROLECAST_NOTIFY_URL"}, optional=True)
+        return self._overridden(task)
+
+    def _overridden(self, task: dsl.PipelineTask) -> dsl.PipelineTask:
+        """The last thing that is done to a step: what it has by then is ours."""
+        apply(task, self.overrides)
+        return task
 
     def _step(self, task: dsl.PipelineTask, image: Any, kind: str, tries: int = TRIES) -> dsl.PipelineTask:
         """`kind`: the prefix of the amounts that it asks for and may take. Nothing is cached: a step finds finished work by its committed artifacts, which a cache cannot verify.

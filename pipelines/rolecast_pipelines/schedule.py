@@ -5,9 +5,11 @@ from typing import Any
 
 from kfp import dsl
 
+from rolecast.launching.overrides import Overrides
 from rolecast.schedule import Schedule, digest
 from rolecast_pipelines import components
-from rolecast_pipelines.parameters import CONFIG, LAUNCHING, PLACE, RUN, pipeline
+from rolecast_pipelines.overrides import NOTHING
+from rolecast_pipelines.parameters import CONFIG, LAUNCHING, RUN, pipeline, placed
 from rolecast_pipelines.place import JOB, Place
 
 
@@ -28,7 +30,7 @@ def steps_of_run(
     return place.control(components.report(run=last, results=[result.outputs["Output"] for result in results], execution=JOB))
 
 
-def make_pipeline(schedule: Schedule, keys: Sequence[str] = ()) -> Any:
+def make_pipeline(schedule: Schedule, keys: Sequence[str] = (), overrides: Overrides = NOTHING) -> Any:
     """The pipeline of one schedule, unrolled. It carries the schedule's digest: its first step refuses a config with another one.
 
     `keys`: the variables that hold the keys of the config's endpoints, which evaluations are given.
@@ -36,13 +38,13 @@ def make_pipeline(schedule: Schedule, keys: Sequence[str] = ()) -> Any:
     names = ", then ".join(stage.name for stage in schedule)
 
     def body(run: Any, config: Any, launcher: Any, job: Any, **given: Any) -> None:
-        place = Place.of(given)
+        place = Place.of(given, overrides)
         with dsl.ExitHandler(place.telling(components.conclude(place=run, runs="[]", execution=JOB)), name="Train and evaluate"):
             steps_of_run(place, schedule, run, config, launcher, job, keys)
 
     return pipeline(
         f"rolecast-{'-'.join(stage.name for stage in schedule)}-eval".replace("_", "-").lower(),
         f"Trains a team of search roles: {names}; held-out evaluation of each, report.",
-        [RUN, CONFIG, *LAUNCHING, *PLACE],
+        [RUN, CONFIG, *LAUNCHING, *placed(overrides)],
         body,
     )

@@ -210,18 +210,38 @@ def probes_are_apart(objects: list[Object]) -> Faults:
                     yield f"{pod.owner}: preStop sleeps {drain} s of its grace"
 
 
-def workers_drain_within_the_grace(objects: list[Object]) -> Faults:
-    """What a worker ends or gives back after SIGTERM, it does before SIGKILL, with some seconds to spare for ending itself."""
+def services_drain_within_the_grace(objects: list[Object]) -> Faults:
+    """What a service ends or a worker gives back after SIGTERM, it does before SIGKILL, with some seconds to spare for ending itself."""
     for item in of_kind(objects, "Deployment"):
         for pod in pods([item]):
             for container in pod.containers:
-                if container.get("args", [])[:1] != ["rollout"]:
-                    continue
                 given = {variable["name"]: variable.get("value") for variable in container["env"]}
                 drain = float(given.get("ROLECAST_DRAIN_SECONDS") or ServiceSettings.model_fields["drain_seconds"].default)
                 hook = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
                 if not 10 <= drain <= pod.spec.get("terminationGracePeriodSeconds", 30) - hook - 5:
                     yield f"{pod.owner}: drains for {drain:g} s after {hook} s of a hook, in a grace of {pod.spec.get('terminationGracePeriodSeconds')} s"
+
+
+def rollouts_wait_for_slow_starts(objects: list[Object]) -> Faults:
+    """A Deployment counts as failed when nothing moved for this long; a pod that pulls its image and starts as slowly as it may, moves."""
+    for item in of_kind(objects, "Deployment"):
+        for pod in pods([item]):
+            for container in pod.containers:
+                probe = container.get("startupProbe", {})
+                start = probe.get("periodSeconds", 10) * probe.get("failureThreshold", 3)
+                if item["spec"].get("progressDeadlineSeconds", 600) < start + 300:
+                    yield f"{title(item)}: may start for {start} s, and has failed after {item['spec'].get('progressDeadlineSeconds', 600)} s"
+
+
+def services_go_before_workers(objects: list[Object]) -> Faults:
+    """A pod without a class has priority 0: once workers have one, they would take the places of services that have none."""
+    classes = {
+        item["metadata"]["name"].rsplit("-", 1)[-1]: pod.spec.get("priorityClassName")
+        for item in of_kind(objects, "Deployment")
+        for pod in pods([item])
+    }
+    if classes.get("rollout"):
+        yield from (f"Deployment of {part}: has no class, and workers are {classes['rollout']}" for part in classes if not classes[part])
 
 
 def folders_are_writable(objects: list[Object]) -> Faults:
@@ -256,7 +276,9 @@ RULES: list[Callable[[list[Object]], Faults]] = [
     names_are_told_once,
     configuration_is_summed,
     probes_are_apart,
-    workers_drain_within_the_grace,
+    services_drain_within_the_grace,
+    rollouts_wait_for_slow_starts,
+    services_go_before_workers,
     folders_are_writable,
     workers_have_the_release_key,
 ]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rolecast.launching import overrides
+from rolecast.launching import overrides, volumes
 from tests.charts.rendering import CHART, INSTALLS, Helm, Object, of_kind, pods
 from tests.refused_overrides import MALFORMED, OURS
 
@@ -57,7 +57,7 @@ def test_a_variable_that_the_chart_sets_is_refused(helm: Helm, tmp_path: Path, n
 def test_templates_protect_what_the_model_protects() -> None:
     """The lists are said twice, since Helm runs no Python."""
     template = (CHART / "charts" / "common" / "templates" / "_overrides.tpl").read_text()
-    for name in (*overrides.OWN_ANNOTATIONS, *overrides.OWN_VOLUMES, *overrides.OWN_FOLDERS):
+    for name in (*overrides.OWN_ANNOTATIONS, *volumes.OWN_VOLUMES, *volumes.OWN_FOLDERS):
         assert f'"{name}"' in template, name
     assert f'"{overrides.OWN_VARIABLES}"' in template
     assert f'"{overrides.SECRET_VARIABLE}"' in template

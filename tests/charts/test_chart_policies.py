@@ -83,9 +83,11 @@ WRONG: list[tuple[Rule, Change]] = [
     (policies.configuration_is_summed, without(*TEMPLATE, "metadata", "annotations")),
     (policies.probes_are_apart, without(*CONTAINER, "startupProbe")),
     (policies.probes_are_apart, without(*CONTAINER, "lifecycle")),
-    (policies.workers_drain_within_the_grace, having(60, *POD, "terminationGracePeriodSeconds")),
-    (policies.workers_drain_within_the_grace, without(*POD, "terminationGracePeriodSeconds")),
-    (policies.workers_drain_within_the_grace, having([{"name": "ROLECAST_DRAIN_SECONDS", "value": "119"}], *CONTAINER, "env")),
+    (policies.services_drain_within_the_grace, having(60, *POD, "terminationGracePeriodSeconds")),
+    (policies.services_drain_within_the_grace, without(*POD, "terminationGracePeriodSeconds")),
+    (policies.rollouts_wait_for_slow_starts, without("spec", "progressDeadlineSeconds")),
+    (policies.rollouts_wait_for_slow_starts, having(1800, "spec", "progressDeadlineSeconds")),
+    (policies.services_drain_within_the_grace, having([{"name": "ROLECAST_DRAIN_SECONDS", "value": "119"}], *CONTAINER, "env")),
     (policies.folders_are_writable, having([], *CONTAINER, "volumeMounts")),
     (policies.workers_have_the_release_key, having([], *CONTAINER, "env")),
     (policies.workers_have_the_release_key, having([{"name": "ROLECAST_RELEASE_KEY", "value": "x"}], *CONTAINER, "env")),
@@ -107,6 +109,25 @@ def test_rules_see_objects_that_must_not_be(helm4: Helm) -> None:
     assert list(policies.secrets_are_referred_to([*objects, secret])) == ["Secret s3: is made from values"]
     assert list(policies.tokens_are_off([*objects, account])) == ["ServiceAccount open: automountServiceAccountToken is not false"]
     assert list(policies.budgets_fit([*objects, budget]))
+
+
+def test_a_service_without_a_class_is_seen_where_workers_have_one(helm4: Helm) -> None:
+    objects = copy.deepcopy(helm4.rendered("prod"))
+    judge = next(item for item in of_kind(objects, "Deployment") if item["metadata"]["name"].endswith("-judge"))
+    without(*POD, "priorityClassName")(judge)
+    assert list(policies.services_go_before_workers(objects)) == ["Deployment of judge: has no class, and workers are rolecast-rollout"]
+
+
+def test_pods_of_charts_jobs_services_and_examples_have_one_security_context(helm4: Helm) -> None:
+    """A volume of terabytes, say, is not given to our group file by file whenever a pod starts."""
+    examples = [
+        item for path in sorted((ROOT / "manifests" / "examples").glob("*-run.yaml")) for item in yaml.safe_load_all(path.read_text())
+    ]
+    found = pods([*helm4.rendered("prod"), *examples, *(item for name in JOBS for item in golden(name))])
+    assert len(found) >= 12
+    contexts = {json.dumps(pod.spec["securityContext"], sort_keys=True) for pod in found}
+    assert len(contexts) == 1
+    assert json.loads(contexts.pop())["fsGroupChangePolicy"] == "OnRootMismatch"
 
 
 def test_secrets_go_to_those_who_need_them(helm4: Helm) -> None:
@@ -355,5 +376,5 @@ def test_alerts_and_dashboard_ask_for_metrics_that_exist(helm4: Helm) -> None:
 
 def test_monitoring_is_off_by_default(helm4: Helm) -> None:
     kinds = {item["kind"] for item in helm4.rendered("dev")}
-    assert not kinds & {"ServiceMonitor", "PrometheusRule"}
+    assert not kinds & {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
     assert not [item for item in helm4.rendered("dev") if item["metadata"]["name"].endswith("-dashboard")]

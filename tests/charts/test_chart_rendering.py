@@ -153,7 +153,29 @@ def mebibytes(quantity: str) -> int:
 
 def test_agent_is_kserves_in_production(helm4: Helm) -> None:
     agent = [title(item) for item in helm4.rendered("prod") if item["metadata"]["labels"].get("app.kubernetes.io/component") == "agent"]
-    assert sorted(agent) == [f"NetworkPolicy {RELEASE}-agent", f"NetworkPolicy {RELEASE}-predictor", f"ServiceAccount {RELEASE}-agent"]
+    assert sorted(agent) == [
+        f"NetworkPolicy {RELEASE}-agent", f"NetworkPolicy {RELEASE}-predictor", f"PodMonitor {RELEASE}-agent", f"ServiceAccount {RELEASE}-agent",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["agent", "predictor"])
+def test_pods_of_kserve_are_scraped_where_they_count_what_prometheus_has(helm4: Helm, name: str) -> None:
+    """Whatever an InferenceService is called: by labels and port that its pods have, and by nobody else."""
+    (monitor,) = of_kind(helm4.rendered("prod"), "PodMonitor")
+    service = yaml.safe_load((ROOT / "tests" / "golden" / f"{name}.yaml").read_text())
+    labels = service["spec"]["predictor"]["labels"]
+    selector, (endpoint,) = monitor["spec"]["selector"], monitor["spec"]["podMetricsEndpoints"]
+    assert selected(selector, labels)
+    assert endpoint["port"] in {port["name"] for port in service["spec"]["predictor"]["containers"][0]["ports"]}
+    assert labels["app.kubernetes.io/instance"] == service["metadata"]["name"]  # what `service` is
+    assert not [pod.owner for pod in pods(helm4.rendered("prod")) if selected(selector, pod.labels)]
+    assert not of_kind(helm4.rendered("prod", "global.monitoring.serviceMonitor=false"), "PodMonitor")
+    assert not of_kind(helm4.rendered("prod-gpu-cluster"), "PodMonitor")  # the agent's own Deployment has a Service
+
+
+def selected(selector: Object, labels: dict[str, str]) -> bool:
+    (among,) = selector["matchExpressions"]
+    return selector["matchLabels"].items() <= labels.items() and labels.get(among["key"]) in among["values"]
 
 
 def test_learner_has_no_pods(helm4: Helm) -> None:
@@ -178,10 +200,11 @@ def test_the_coordinators_of_all_runs_are_scraped(helm4: Helm) -> None:
     assert not [item for item in others if monitor["spec"]["selector"]["matchLabels"].items() <= item["metadata"]["labels"].items()]
 
 
+@pytest.mark.parametrize("part", ["retriever", "judge", "rollout", "agent"])
 @pytest.mark.parametrize("grace", [30, 60, 600])
-def test_a_worker_s_drain_follows_from_its_grace(helm4: Helm, grace: int) -> None:
-    objects = helm4.rendered("dev", f"rollout.terminationGraceSeconds={grace}")
-    (pod,) = [pod for pod in pods(of_kind(objects, "Deployment")) if pod.owner.endswith("-rollout")]
+def test_a_service_s_drain_follows_from_its_grace(helm4: Helm, part: str, grace: int) -> None:
+    objects = helm4.rendered("dev", "agent.enabled=true", "agent.run=s3://rolecast/dev/runs/a", f"{part}.terminationGraceSeconds={grace}")
+    (pod,) = [pod for pod in pods(of_kind(objects, "Deployment")) if pod.owner.endswith(f"-{part}")]
     given = {variable["name"]: variable.get("value") for variable in pod.containers[0]["env"]}
     assert pod.spec["terminationGracePeriodSeconds"] == grace
     assert given["ROLECAST_DRAIN_SECONDS"] == str(grace - 15)

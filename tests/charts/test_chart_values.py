@@ -52,10 +52,12 @@ REFUSED = {
     "announcements that are no place of a store": ("global.endpoints.coordinators=http://a:8300", "coordinators"),
     "a coordinator's port that only root may open": ("global.endpoints.coordinatorPort=80", "coordinatorPort"),
     "grace too short to drain": ("rollout.terminationGraceSeconds=20", "terminationGraceSeconds"),
+    "grace of a service too short to drain": ("retriever.terminationGraceSeconds=20", "terminationGraceSeconds"),
     # What a schema cannot say is said by the templates.
     "part off, and nobody else's": ("judge.enabled=false", "global.endpoints.judge"),
     "workers without a judge": ("global.endpoints.judge=none", "global.endpoints.judge"),
     "a drain beside the grace": ("rollout.env.ROLECAST_DRAIN_SECONDS=300.0", "rollout.terminationGraceSeconds"),
+    "a service's drain beside the grace": ("judge.env.ROLECAST_DRAIN_SECONDS=300.0", "judge.terminationGraceSeconds"),
     "CUDA without a GPU": ("rollout.device=cuda", "nvidia.com/gpu"),
     "maximum below minimum": ("retriever.autoscaling.enabled=true,retriever.autoscaling.maxReplicas=1", "maxReplicas"),
 }

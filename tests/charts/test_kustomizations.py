@@ -13,6 +13,7 @@ import kubernetes_validate
 import pytest
 import typer
 import yaml
+from rolecast_pipelines.parameters import PLACE
 
 from rolecast.cli.main import app
 from rolecast.launching.render import render_job
@@ -111,7 +112,11 @@ def test_training_goes_before_rollout(tools: Path, helm4: Helm) -> None:
     """For the scheduler and for Kueue; the names are those that charts and specs give."""
     for folder, kind in (("cluster", "PriorityClass"), ("cluster/kueue", "WorkloadPriorityClass")):
         values = {item["metadata"]["name"]: item["value"] for item in of_kind(build(tools, folder), kind)}
-        assert values["rolecast-training"] > values["rolecast-rollout"]
+        assert values["rolecast-training"] > values["rolecast-rollout"] > 0
+        if kind == "PriorityClass":
+            named = {pod.spec.get("priorityClassName") for pod in pods(of_kind(helm4.rendered("prod"), "Deployment"))}
+            assert named == {"rolecast-serving", "rolecast-rollout"}
+            assert values["rolecast-serving"] == max(values.values())
     (queue,) = of_kind(build(tools, "cluster/kueue"), "ClusterQueue")
     assert queue["spec"]["preemption"] == {"withinClusterQueue": "LowerPriority"}
     workers = next(
@@ -171,10 +176,34 @@ def test_init_container_of_the_training_operator_is_restricted_and_bounded() -> 
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
-@pytest.mark.parametrize("name", ["create-run", "evaluate-run"])
+JOBS = [path.stem for path in sorted((MANIFESTS / "examples").glob("*.yaml")) if "\nkind: Job\n" in path.read_text()]
+
+
+def job(name: str) -> dict[str, Any]:
+    (item,) = yaml.safe_load_all((MANIFESTS / "examples" / f"{name}.yaml").read_text())
+    return dict(item)
+
+
+def test_jobs_of_examples_are_found() -> None:
+    assert {"create-run", "evaluate-run"} <= set(JOBS)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_shows_services_the_token_that_the_docs_make(name: str) -> None:
+    """Of the Secret that pipelines' steps take it from, and started without where there is none."""
+    names = {parameter.name: parameter.default for parameter in PLACE}
+    shown = {"secretKeyRef": {"name": names["auth_secret"], "key": "token", "optional": True}}
+    assert f"create secret generic {names['auth_secret']} --from-file=token " in (MANIFESTS / "examples" / "secrets.md").read_text()
+    for container in pods([job(name)])[0].containers:
+        assert {"name": "ROLECAST_TOKEN", "valueFrom": shown} in container.get("env", [])
+        speaks = container["args"][0] == "eval"  # roles do, through endpoints
+        assert ({"secretRef": {"name": names["externals_secret"], "optional": True}} in container["envFrom"]) is speaks
+
+
+@pytest.mark.parametrize("name", JOBS)
 def test_a_step_by_hand_is_admitted_and_reaches_what_it_asks(helm4: Helm, name: str) -> None:
     """Its labels are those that the chart's policies know, its ConfigMap and account the chart's, its command one that there is."""
-    (item,) = yaml.safe_load_all((MANIFESTS / "examples" / f"{name}.yaml").read_text())
+    item = job(name)
     kubernetes_validate.validate(item, "1.36", strict=True)
     objects = helm4.rendered("dev")
     for rule in (policies.service_links_are_off, policies.pods_are_restricted, policies.tokens_are_off, policies.disk_is_counted):
@@ -224,7 +253,7 @@ def test_admission_of_launchers_jobs_fits_kubernetes_and_takes_what_rolecast_ren
     (listed,) = of_kind(objects, "ConfigMap")
     values = {"run": "s3://rolecast/runs/x", "stage": "rl", "image": "x", "auth_secret": "rolecast-auth"}
     for kind in ("pytorchjob", "trainjob"):
-        text = json.dumps(render_job(kind, {**values, "externals_secret": "rolecast-endpoint-keys", "externals_keys": ["BIG_KEY"]}, "spec"))
+        text = json.dumps(render_job(kind, {**values, "externals_secret": "rolecast-externals", "externals_keys": ["BIG_KEY"]}, "spec"))
         named = set(re.findall(r'"secretKeyRef": \{"name": "([^"]+)"', text))
         assert named == set(listed["data"]["secrets"].split())
         assert set(re.findall(r'"serviceAccountName": "([^"]+)"', text)) == set(listed["data"]["accounts"].split())

@@ -15,6 +15,7 @@ from rolecast.errors import InputError
 
 if TYPE_CHECKING:
     from rolecast.config import RunConfig
+    from rolecast.launching import overrides as pods
 
 app = typer.Typer(help="The whole job as a Kubeflow pipeline.")
 Launcher = Annotated[Literal["local", "pytorchjob", "trainjob"], typer.Option(help="How training steps run.")]
@@ -27,6 +28,9 @@ Endpoints = Annotated[str | None, typer.Option(help="Name of the ConfigMap that 
 Parameters = Annotated[
     list[str] | None,
     typer.Option("--parameter", metavar="KEY=VALUE", help="Another parameter of the pipeline, its value in YAML; as often as you like."),
+]
+Block = Annotated[
+    Path | None, path_option("YAML of what the cluster wants of the steps' pods: the block `overrides` of charts and jobs.", "--overrides")
 ]
 Out = Annotated[Path | None, path_option("YAML file to write the pipeline into, instead of starting it.")]
 Host = Annotated[str | None, typer.Option(envvar="ROLECAST_KFP_HOST", help="URL of Kubeflow Pipelines.")]
@@ -58,6 +62,7 @@ def run(
 def compile(
     out: Annotated[Path, path_option("YAML file to write.")],
     config: Annotated[Path | None, path_option("A run's config, YAML: its method's stages become steps; SFT → RL without it.")] = None,
+    block: Block = None,
     overrides: Overrides = None,
 ) -> None:
     """Compile the pipeline for a Kubeflow Pipelines server."""
@@ -67,7 +72,7 @@ def compile(
     from rolecast.launching.local_pipeline import compile_pipeline
 
     loaded = load_config(config, overrides or ()) if config else RunConfig()
-    compile_pipeline(out, loaded.schedule, keys_of(loaded))
+    compile_pipeline(out, loaded.schedule, keys_of(loaded), _wanted(block))
     print(out)
 
 
@@ -87,6 +92,7 @@ def submit(
     experiment: Experiment = "rolecast",
     service_account: ServiceAccount = "rolecast-launcher",
     parameters: Parameters = None,
+    block: Block = None,
     overrides: Overrides = None,
 ) -> None:
     """Start the pipeline on a Kubeflow Pipelines server. A token is read from ROLECAST_KFP_TOKEN."""
@@ -98,8 +104,10 @@ def submit(
     loaded = load_config(config, overrides or ())
     images = {"image": image, "retriever_image": retriever_image, "rollout_image": rollout_image}
     arguments = {"run": uri, "config": loaded.model_dump_json(), **_launched(launcher, job, {uri: loaded})}
-    arguments |= _placed({**images, "s3_secret": s3_secret, "endpoints": endpoints}, parameters)
-    _start(make_pipeline(loaded.schedule, keys_of(loaded)), None, host, arguments, loaded.name, experiment, namespace, service_account)
+    wanted = _wanted(block)
+    arguments |= _placed({**images, "s3_secret": s3_secret, "endpoints": endpoints}, parameters, wanted)
+    made = make_pipeline(loaded.schedule, keys_of(loaded), wanted)
+    _start(made, None, host, arguments, loaded.name, experiment, namespace, service_account)
 
 
 @app.command()
@@ -121,6 +129,7 @@ def compare(
     experiment: Experiment = "rolecast",
     service_account: ServiceAccount = "rolecast-launcher",
     parameters: Parameters = None,
+    block: Block = None,
     overrides: Overrides = None,
 ) -> None:
     """Start `rolecast compare` as one pipeline: all runs beside each other, and a step that compares them."""
@@ -132,8 +141,9 @@ def compare(
     runs = {place_of(uri, member): member.config for member in members}
     images = {"image": image, "retriever_image": retriever_image, "rollout_image": rollout_image}
     arguments = {"out": uri, **_launched(launcher, job, runs)}
-    arguments |= _placed({**images, "s3_secret": s3_secret, "endpoints": endpoints}, parameters)
-    _start(make_comparison(members), out, host, arguments, "compare", experiment, namespace, service_account)
+    wanted = _wanted(block)
+    arguments |= _placed({**images, "s3_secret": s3_secret, "endpoints": endpoints}, parameters, wanted)
+    _start(make_comparison(members, wanted), out, host, arguments, "compare", experiment, namespace, service_account)
 
 
 @app.command()
@@ -148,12 +158,14 @@ def index_only(
     experiment: Experiment = "rolecast",
     service_account: ServiceAccount = "rolecast-launcher",
     parameters: Parameters = None,
+    block: Block = None,
 ) -> None:
     """Start a pipeline that builds an index which many runs search."""
     from rolecast_pipelines.indexing import make_index_only
 
-    arguments = {"corpus": corpus, "out": uri, "kind": kind, "encoder": encoder, **_placed({}, parameters)}
-    _start(make_index_only(), out, host, arguments, "index", experiment, namespace, service_account)
+    wanted = _wanted(block)
+    arguments = {"corpus": corpus, "out": uri, "kind": kind, "encoder": encoder, **_placed({}, parameters, wanted)}
+    _start(make_index_only(wanted), out, host, arguments, "index", experiment, namespace, service_account)
 
 
 @app.command()
@@ -173,6 +185,7 @@ def deploy(
     experiment: Experiment = "rolecast",
     service_account: ServiceAccount = "rolecast-launcher",
     parameters: Parameters = None,
+    block: Block = None,
 ) -> None:
     """Start a pipeline that evaluates a run's team, and deploys it if it is better than the one that is deployed."""
     from rolecast_pipelines.deployment import make_evaluate_and_deploy
@@ -183,8 +196,9 @@ def deploy(
     settings = read_mapping(service, (), "service")
     read_agent(settings, uri, stage, str(service))
     named = {"run": uri, "stage": stage, "service": json.dumps(settings), "target": target, "margin": margin, "questions": questions}
-    made = make_evaluate_and_deploy(names_in(keys))
-    _start(made, out, host, {**named, **_placed({}, parameters)}, "deploy", experiment, namespace, service_account)
+    wanted = _wanted(block)
+    made = make_evaluate_and_deploy(names_in(keys), wanted)
+    _start(made, out, host, {**named, **_placed({}, parameters, wanted)}, "deploy", experiment, namespace, service_account)
 
 
 def _start(
@@ -221,7 +235,15 @@ def _launched(launcher: str, job: Path | None, runs: dict[str, RunConfig]) -> di
     return {"launcher": launcher, "job": json.dumps(settings)}
 
 
-def _placed(named: dict[str, str | None], parameters: list[str] | None) -> dict[str, Any]:
+def _wanted(block: Path | None) -> pods.Overrides:
+    from rolecast.launching.overrides import Overrides as Wanted
+    from rolecast.launching.spec import validated
+    from rolecast.reading import read_mapping
+
+    return validated(Wanted, read_mapping(block, (), "overrides") if block else {}, str(block))
+
+
+def _placed(named: dict[str, str | None], parameters: list[str] | None, wanted: pods.Overrides) -> dict[str, Any]:
     """The arguments that say where steps run. `InputError` for a parameter that no pipeline has, and for a value of another kind."""
     from rolecast_pipelines.parameters import PLACE, amounts_given
 
@@ -235,6 +257,8 @@ def _placed(named: dict[str, str | None], parameters: list[str] | None) -> dict[
         if kinds[name] is not str and not isinstance(value, kinds[name]):
             raise InputError(f"--parameter {name}: give a {kinds[name].__name__}, as YAML has it")
     plain = {name: str(value) if kinds[name] is str else value for name, value in given.items()}
+    if "node_selector" in given:  # in place of the pipeline's default, which is the overrides'
+        plain["node_selector"] = {**given["node_selector"], **wanted.node_selector}
     try:
         plain |= amounts_given(plain)
     except ValueError as error:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema, model_serializer, model_validator
+from pydantic.alias_generators import to_camel
 
 _AMOUNT = r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?"
 
@@ -33,15 +35,16 @@ def amount(quantity: str) -> float:
     return float(quantity.removesuffix(found[2] or "")) * UNITS.get(found[2], 1.0)
 
 
-def require_below(request: str | None, limit: str, key: str) -> None:
-    """`ValueError` for a request, of `key`_request, that is above its limit: no pod is made of the two."""
-    if request is not None and amount(request) > amount(limit):
+def require_below(request: str | None, limit: str | None, key: str, limit_key: str | None = None) -> None:
+    """`ValueError` for a request, of `key`_request, that is above its limit, of `key` or `limit_key`: no pod is made of the two."""
+    if request is not None and limit is not None and amount(request) > amount(limit):
         raise ValueError(
-            f"{key}_request is {request} and {key} {limit}: nobody may ask for more than may be taken; lower the one or raise the other"
+            f"{key}_request is {request} and {limit_key or key} {limit}: nobody may ask for more than may be taken; lower the one or raise the other"
         )
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]  # RFC 1035 label
+ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 Label = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
 LabelKey = Annotated[
     str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$", max_length=317)
@@ -60,6 +63,49 @@ OWN_LABELS = (
 
 class Closed(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Given(Closed):
+    """Says what was given and nothing else, also that a key was given as null, which takes a default of ours away."""
+
+    model_config = ConfigDict(alias_generator=to_camel)
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        given = self.model_fields_set | {to_camel(name) for name in self.model_fields_set}
+        return {key: value for key, value in handler(self).items() if key in given}
+
+    def manifest(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True)
+
+
+class Amounts(Closed):
+    """What a pod of one container asks of its node and may take of it."""
+
+    cpu: Quantity = "2"
+    cpu_request: Quantity | None = None  # of a node that is shared with others; by default all of `cpu`
+    memory: Quantity = "4Gi"
+    memory_request: Quantity | None = None  # likewise; a pod that takes more than it asked for is among the first to be evicted
+    disk_request: Quantity = "2Gi"  # of the node's disk, where scratch, logs, an agent's model and its index lie
+    disk_limit: Quantity | None = None
+
+    @model_validator(mode="after")
+    def _asks_for_no_more_than_it_may_take(self) -> Amounts:
+        require_below(self.cpu_request, self.cpu, "cpu")
+        require_below(self.memory_request, self.memory, "memory")
+        require_below(self.disk_request, self.disk_limit, "disk", "disk_limit")
+        return self
+
+    def resources(self, devices: Mapping[str, str]) -> dict[str, dict[str, str]]:
+        """Of the container. Requests equal limits where nothing else is said."""
+        amount = {"cpu": self.cpu, "memory": self.memory, **devices}
+        limit = {"ephemeral-storage": self.disk_limit} if self.disk_limit else {}
+        request = {
+            "cpu": self.cpu_request or self.cpu,
+            "memory": self.memory_request or self.memory,
+            "ephemeral-storage": self.disk_request,
+        }
+        return {"requests": {**amount, **request}, "limits": {**amount, **limit}}
 
 
 class Toleration(Closed):

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from rolecast.errors import InputError
 from rolecast.launching import overrides, s3_access
-from rolecast.launching.fields import Closed, Label, LabelKey, Name, Quantity, Toleration, Variable, require_below
+from rolecast.launching.fields import Amounts, Closed, Label, LabelKey, Name, Quantity, Toleration, Variable
 from rolecast.launching.learner_pod import CONTAINER_SECURITY, POD_SECURITY, Manifest
 from rolecast.launching.overrides import Overrides
 from rolecast.launching.s3_access import S3Identity
@@ -48,7 +48,7 @@ class QueueScaling(Closed):
         return self
 
 
-class ServingSpec(Closed):
+class ServingSpec(Amounts):
     """`agent`: `uri` is the run's, `stage` whose team it serves. `vllm`: `uri` is a committed model's."""
 
     kind: Literal["agent", "vllm"]
@@ -61,14 +61,8 @@ class ServingSpec(Closed):
     replicas: int = Field(1, ge=1)
     scaling: QueueScaling | None = None
     gpus: int = Field(0, ge=0)
-    cpu: Quantity = "2"
-    cpu_request: Quantity | None = None  # of a node that is shared with others; by default all of `cpu`
-    memory: Quantity = "4Gi"
-    memory_request: Quantity | None = None  # likewise
     shm_size: Quantity = "2Gi"
     scratch_size: Quantity = "100Gi"  # of /work and of /tmp, at most
-    disk_request: Quantity = "2Gi"  # of the node's disk; an agent's model and index lie there
-    disk_limit: Quantity | None = None
     start_seconds: int = Field(900, ge=30)  # for download and loading, before the pod counts as failed
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
@@ -113,8 +107,6 @@ class ServingSpec(Closed):
             raise ValueError("auth_secret is for kind agent; a vLLM predictor is guarded at the gateway")
         if self.kind == "vllm" and self.externals_keys:
             raise ValueError("externals_keys are for kind agent; a predictor asks nobody")
-        require_below(self.cpu_request, self.cpu, "cpu")
-        require_below(self.memory_request, self.memory, "memory")
         require_externals_secret(self.externals_keys, self.externals_secret)
         if any(argument.split("=")[0] == "--api-key" for argument in self.arguments):
             raise ValueError("arguments are visible to everyone who may list pods: --api-key is refused; guard the gateway instead")
@@ -212,9 +204,6 @@ def _queue_metric(spec: ServingSpec, scaling: QueueScaling) -> Manifest:
 
 
 def _container(spec: ServingSpec) -> Manifest:
-    amount = overrides.resources({"cpu": spec.cpu, "memory": spec.memory}, spec.gpus, spec.overrides)
-    limit = {"ephemeral-storage": spec.disk_limit} if spec.disk_limit else {}
-    request = {"cpu": spec.cpu_request or spec.cpu, "memory": spec.memory_request or spec.memory, "ephemeral-storage": spec.disk_request}
     ready = "/readyz" if spec.kind == "agent" else "/health"
     alive = "/healthz" if spec.kind == "agent" else "/health"
     return {
@@ -224,7 +213,7 @@ def _container(spec: ServingSpec) -> Manifest:
         **(_agent(spec) if spec.kind == "agent" else _vllm(spec)),
         **overrides.env_from(spec.overrides),
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-        "resources": {"requests": {**amount, **request}, "limits": {**amount, **limit}},
+        "resources": spec.resources(overrides.devices(spec.gpus, spec.overrides)),
         "startupProbe": {**_probe(alive), "periodSeconds": 5, "failureThreshold": -(-spec.start_seconds // 5)},
         "readinessProbe": {**_probe(ready), "periodSeconds": 5, "failureThreshold": 3},
         "livenessProbe": {**_probe(alive), "periodSeconds": 15, "failureThreshold": 4},

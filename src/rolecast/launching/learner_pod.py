@@ -30,6 +30,7 @@ POD_SECURITY: Manifest = {
     "runAsUser": USER,
     "runAsGroup": USER,
     "fsGroup": USER,
+    "fsGroupChangePolicy": "OnRootMismatch",  # not every file of a large volume at every start
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 CONTAINER_SECURITY: Manifest = {
@@ -132,10 +133,7 @@ def environment(spec: TrainingJobSpec) -> list[Manifest]:
 def resources(spec: TrainingJobSpec) -> Manifest:
     """Requests equal limits: a learner that is throttled or evicted holds up all its peers. /dev/shm counts as memory. On a small node it may
     ask for less, and take what the others leave."""
-    amount = overrides.resources({"cpu": spec.cpu, "memory": spec.memory}, spec.gpus_per_node, spec.overrides)
-    limit = {"ephemeral-storage": spec.disk_limit} if spec.disk_limit else {}
-    request = {"cpu": spec.cpu_request or spec.cpu, "memory": spec.memory_request or spec.memory, "ephemeral-storage": spec.disk_request}
-    return {"requests": {**amount, **request}, "limits": {**amount, **limit}}
+    return spec.resources(overrides.devices(spec.gpus_per_node, spec.overrides))
 
 
 def volumes(spec: TrainingJobSpec) -> list[Manifest]:

@@ -20,6 +20,7 @@ from rolecast.signals import handled
 
 if TYPE_CHECKING:
     from rolecast.config import RunConfig
+    from rolecast.launching.overrides import Overrides
 
 
 def run_local(path: Path, config: RunConfig, procs: int | None = None) -> None:
@@ -75,11 +76,12 @@ def _try_once(pipeline: Any) -> None:
             task.ClearField("retry_policy")
 
 
-def compile_pipeline(out: Path, schedule: Schedule, keys: Sequence[str] = ()) -> None:
+def compile_pipeline(out: Path, schedule: Schedule, keys: Sequence[str] = (), overrides: Overrides | None = None) -> None:
     """Writes the YAML of the schedule's pipeline, byte for byte the same for the same code. `keys`: see `make_pipeline`."""
+    from rolecast_pipelines.overrides import NOTHING
     from rolecast_pipelines.schedule import make_pipeline
 
-    write_pipeline(out, make_pipeline(schedule, keys))
+    write_pipeline(out, make_pipeline(schedule, keys, overrides or NOTHING))
 
 
 def write_pipeline(out: Path, pipeline: Any) -> None:

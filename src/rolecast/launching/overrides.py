@@ -8,14 +8,14 @@ variables, volumes and folders that it sets itself, and the restricted Pod Secur
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StringConstraints, model_serializer, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import Field, StringConstraints, model_validator
 
 from rolecast.errors import InputError
-from rolecast.launching.fields import OWN_LABELS, Closed, Label, LabelKey, Quantity, Toleration, Variable
+from rolecast.launching.fields import OWN_LABELS, Given, Label, LabelKey, ObjectName, Quantity, Toleration, Variable
+from rolecast.launching.volumes import Mount, Reference, Volume
 
 Manifest = dict[str, Any]
 
@@ -25,30 +25,10 @@ OWN_ANNOTATIONS = (*OWN_LABELS, "checksum/", "serving.kserve.io/", "kubectl.kube
 OWN_VARIABLES = (
     r"^(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|PET_.*|TORCHELASTIC_.*)$"  # torchrun's and the operators'
 )
-OWN_VOLUMES = ("tmp", "work", "shm", "dshm", "auth", "s3-ca", "s3-token")
-OWN_FOLDERS = ("/tmp", "/work", "/dev/shm", "/etc/rolecast", "/var/run/secrets", "/mnt/models", "/opt/venv")
 SECRET_VARIABLE = r"(SECRET|PASSWORD|CREDENTIAL|TOKEN$|KEY$|KEY_ID$)"
 
 User = Annotated[int, Field(ge=1)]
-ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
-VolumeName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
-Folder = Annotated[str, StringConstraints(pattern=r"^/[^:]*[^:/]$")]
 ResourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9_.]*$|^hugepages-[0-9]+[MG]i$")]
-FileMode = Annotated[int, Field(ge=0, le=0o777)]
-
-
-class Given(Closed):
-    """Says what was given and nothing else, also that a key was given as null, which takes a default of ours away."""
-
-    model_config = ConfigDict(alias_generator=to_camel)
-
-    @model_serializer(mode="wrap")
-    def _as_given(self, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        given = self.model_fields_set | {to_camel(name) for name in self.model_fields_set}
-        return {key: value for key, value in handler(self).items() if key in given}
-
-    def manifest(self) -> Manifest:
-        return self.model_dump(mode="json", by_alias=True)
 
 
 class SeccompProfile(Given):
@@ -118,11 +98,6 @@ class Source(Given):
         return self
 
 
-class Reference(Given):
-    name: ObjectName
-    optional: bool | None = None
-
-
 class EnvFrom(Given):
     prefix: str | None = None
     config_map_ref: Reference | None = None
@@ -132,100 +107,6 @@ class EnvFrom(Given):
     def _one(self) -> EnvFrom:
         if len(self.model_fields_set - {"prefix"}) != 1:
             raise ValueError("envFrom takes one of configMapRef and secretRef")
-        return self
-
-
-class Item(Given):
-    key: str
-    path: str
-    mode: FileMode | None = None
-
-
-class ConfigMapVolume(Given):
-    name: ObjectName
-    items: tuple[Item, ...] | None = None
-    default_mode: FileMode | None = None
-    optional: bool | None = None
-
-
-class SecretVolume(Given):
-    secret_name: ObjectName
-    items: tuple[Item, ...] | None = None
-    default_mode: FileMode | None = None
-    optional: bool | None = None
-
-
-class ClaimVolume(Given):
-    claim_name: ObjectName
-    read_only: bool | None = None
-
-
-class EmptyVolume(Given):
-    size_limit: Quantity
-    medium: Literal["", "Memory", "HugePages"] | None = None
-
-
-class CsiVolume(Given):
-    driver: str
-    read_only: bool | None = None
-    fs_type: str | None = None
-    volume_attributes: dict[str, str] | None = None
-    node_publish_secret_ref: Reference | None = None
-
-
-class Storage(Given):
-    storage: Quantity
-
-
-class Requests(Given):
-    requests: Storage
-
-
-class ClaimSpec(Given):
-    access_modes: tuple[Literal["ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany", "ReadOnlyMany"], ...]
-    resources: Requests
-    storage_class_name: ObjectName | None = None
-
-
-class ClaimTemplate(Given):
-    spec: ClaimSpec
-
-
-class EphemeralVolume(Given):
-    volume_claim_template: ClaimTemplate
-
-
-class Volume(Given):
-    """The kinds that the restricted Pod Security level takes; a node's own folders (hostPath) are not among them."""
-
-    name: VolumeName
-    config_map: ConfigMapVolume | None = None
-    secret: SecretVolume | None = None
-    persistent_volume_claim: ClaimVolume | None = None
-    empty_dir: EmptyVolume | None = None
-    csi: CsiVolume | None = None
-    ephemeral: EphemeralVolume | None = None
-
-    @model_validator(mode="after")
-    def _one(self) -> Volume:
-        if len(self.model_fields_set - {"name"}) != 1:
-            raise ValueError(f"volume {self.name} is of one kind: configMap, secret, persistentVolumeClaim, emptyDir, csi or ephemeral")
-        if self.name in OWN_VOLUMES:
-            raise ValueError(f"volume {self.name} is Rolecast's own; give it another name")
-        return self
-
-
-class Mount(Given):
-    name: VolumeName
-    mount_path: Folder
-    sub_path: str | None = None
-    read_only: bool | None = None
-
-    @model_validator(mode="after")
-    def _free(self) -> Mount:
-        for folder in OWN_FOLDERS:
-            if f"{self.mount_path}/".startswith(f"{folder}/"):
-                raise ValueError(f"mountPath {self.mount_path} is Rolecast's own ({folder}); mount it elsewhere")
         return self
 
 
@@ -369,9 +250,9 @@ def env(own: Sequence[Manifest], overrides: Overrides) -> list[Manifest]:
     return [variable for variable in own if variable["name"] not in overrides.env] + more
 
 
-def resources(amounts: Mapping[str, str], gpus: int, overrides: Overrides) -> dict[str, str]:
-    """Amounts with the GPUs under their name here, and the extra ones."""
-    return {**amounts, **({overrides.gpu_resource: str(gpus)} if gpus else {}), **overrides.extra_resources}
+def devices(gpus: int, overrides: Overrides) -> dict[str, str]:
+    """GPUs under their name here, and the extra resources."""
+    return {**({overrides.gpu_resource: str(gpus)} if gpus else {}), **overrides.extra_resources}
 
 
 def placement(overrides: Overrides, node_selector: Mapping[str, str], tolerations: Iterable[Toleration]) -> Manifest:

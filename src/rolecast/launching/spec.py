@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from rolecast.errors import InputError
-from rolecast.launching.fields import OWN_LABELS, Closed, Label, LabelKey, Name, Quantity, Toleration, Variable, require_below
+from rolecast.launching.fields import OWN_LABELS, Amounts, Closed, Label, LabelKey, Name, Quantity, Toleration, Variable
 from rolecast.launching.overrides import Overrides
 from rolecast.launching.s3_access import S3Identity
 from rolecast.types import StageKind
@@ -68,7 +68,7 @@ class TrainingRuntime(Closed):
     kind: Literal["TrainingRuntime", "ClusterTrainingRuntime"] = "TrainingRuntime"
 
 
-class TrainingJobSpec(Closed):
+class TrainingJobSpec(Amounts):
     """One stage of one run. `run` is an opaque URI that every process of the job can reach."""
 
     run: str = Field(min_length=1)
@@ -82,14 +82,9 @@ class TrainingJobSpec(Closed):
     nodes: int = Field(1, ge=1)
     procs_per_node: int = Field(1, ge=1)
     gpus_per_node: int = Field(0, ge=0)
-    cpu: Quantity = "2"
-    cpu_request: Quantity | None = None  # of a node that is shared with others; by default all of `cpu`
     memory: Quantity = "8Gi"
-    memory_request: Quantity | None = None  # likewise; a pod that takes more than it asked for is among the first to be evicted
     shm_size: Quantity = "2Gi"
     scratch_size: Quantity = "20Gi"
-    disk_request: Quantity = "2Gi"  # of the node's disk; scratch and logs lie there
-    disk_limit: Quantity | None = None
     grace_seconds: int = Field(120, ge=30, le=3600)  # of a pod that is told to end: its ranks save first, at the end of their step
     zero_stage: int | None = Field(None, ge=0, le=3)  # of DeepSpeed, in place of what the run's config says; 0 is the plain engine
     node_selector: dict[LabelKey, Label] = Field(default_factory=dict)
@@ -128,8 +123,6 @@ class TrainingJobSpec(Closed):
             raise ValueError(
                 f"procs_per_node is {self.procs_per_node} and gpus_per_node {self.gpus_per_node}: each process drives one GPU; make them equal"
             )
-        require_below(self.cpu_request, self.cpu, "cpu")
-        require_below(self.memory_request, self.memory, "memory")
         if self.priority and not self.queue:
             raise ValueError("priority orders jobs of a Kueue queue: set queue too, or remove priority")
         require_externals_secret(self.externals_keys, self.externals_secret)
@@ -191,5 +184,6 @@ def validated(model: type[M], values: dict[str, Any], source: str) -> M:
             f"{'.'.join(map(str, fault['loc'])) or '(all)'}: {fault['msg'].removeprefix('Value error, ')}" for fault in error.errors()
         ]
         if any(fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1 for fault in error.errors()):
-            faults.append(f"the keys are {', '.join(model.model_fields)}")
+            keys = sorted(model.model_fields, key=lambda name: not model.model_fields[name].is_required())  # first what must be given
+            faults.append(f"the keys are {', '.join(keys)}")
         raise InputError(f"{source}: {'; '.join(faults)}") from None

@@ -35,6 +35,7 @@ NODE = "node"  # what Trainer calls both the replicated job and the container th
 MANAGER = "rolecast.dev/launcher"
 GROUP, VERSION = "trainer.kubeflow.org", "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
+PULL_POLICY = "IfNotPresent"  # of the runtime that jobs share
 
 
 def render(spec: TrainingJobSpec) -> list[Manifest]:
@@ -92,9 +93,10 @@ def _patch(spec: TrainingJobSpec) -> Manifest:
 
 
 def _unpatched(spec: TrainingJobSpec) -> Manifest:
-    """Overrides that a TrainJob cannot patch, or could only add to."""
+    """What a TrainJob cannot patch, or could only add to."""
     given = spec.overrides
     return {
+        **({"imagePullPolicy": spec.image_pull_policy} if spec.image_pull_policy != PULL_POLICY else {}),
         **overrides.pod_fields(given),
         **overrides.env_from(given),
         **{
@@ -106,7 +108,7 @@ def _unpatched(spec: TrainingJobSpec) -> Manifest:
 
 
 def runtime_name(spec: TrainingJobSpec) -> str:
-    """Overrides that only a runtime can say make one of their own; the others share the namespace's."""
+    """What only a runtime can say makes one of its own; the others share the namespace's."""
     unpatched = _unpatched(spec)
     if not unpatched:
         return spec.runtime.name
@@ -135,7 +137,7 @@ def own_runtime(spec: TrainingJobSpec) -> Manifest | None:
                 {
                     "name": NODE,
                     "image": spec.image,
-                    "imagePullPolicy": "IfNotPresent",
+                    "imagePullPolicy": spec.image_pull_policy,
                     **TERMINATION,
                     **overrides.env_from(spec.overrides),
                     "securityContext": container_security(spec),

@@ -53,7 +53,8 @@ def test_threads_and_buffering_may_be_chosen() -> None:
 def test_null_takes_a_default_of_ours_away_and_what_is_left_out_keeps_it() -> None:
     given = {"podSecurityContext": {"runAsUser": None, "fsGroup": None, "runAsGroup": 7}}
     security = job(given)["spec"]["securityContext"]
-    assert security == {"runAsNonRoot": True, "runAsGroup": 7, "seccompProfile": {"type": "RuntimeDefault"}}
+    ours = {"fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"}}
+    assert security == {"runAsNonRoot": True, "runAsGroup": 7, **ours}
     assert job({})["spec"]["securityContext"] == POD_SECURITY
     assert job({})["spec"]["containers"][0]["securityContext"] == CONTAINER_SECURITY
 
@@ -110,6 +111,19 @@ def test_a_trainjob_says_by_a_runtime_of_its_own_what_it_cannot_patch() -> None:
         assert own_runtime(spec(given))["metadata"]["name"] == runtime_name(spec(given))  # type: ignore[index]
         with pytest.raises(InputError, match="is the administrator's, and a TrainJob cannot patch"):
             runtime_name(spec(given, kind="ClusterTrainingRuntime"))
+
+
+@pytest.mark.parametrize("policy", ["Always", "Never"])
+def test_a_pull_policy_is_a_trainjobs_by_a_runtime_of_its_own(policy: str) -> None:
+    """The shared runtime has another one, whichever job made it, and a TrainJob has no field for it."""
+    spec = read_spec({**JOB, "image_pull_policy": policy})
+    runtime = own_runtime(spec)
+    assert runtime is not None
+    (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert replicated["template"]["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] == policy
+    assert runtime["metadata"]["name"] == runtime_name(spec) != runtime_name(read_spec(JOB))
+    with pytest.raises(InputError, match="a TrainJob cannot patch imagePullPolicy"):
+        runtime_name(read_spec({**JOB, "image_pull_policy": policy, "runtime": {"kind": "ClusterTrainingRuntime"}}))
 
 
 def test_an_inferenceservice_takes_the_same_block() -> None:

@@ -7,6 +7,9 @@
 {{- if and (eq (include "common.device" $root) "cuda") (not $gpu) -}}
 {{- fail (printf "%s runs on CUDA but asks for no GPU: set %s.resources.limits.\"%s\", or %s.device to cpu" $root.Chart.Name $root.Chart.Name (include "common.gpu" $root) $root.Chart.Name) -}}
 {{- end -}}
+{{- if hasKey $values.env "ROLECAST_DRAIN_SECONDS" }}
+{{- fail (printf "%s.env.ROLECAST_DRAIN_SECONDS: set %s.terminationGraceSeconds, from which it follows" $root.Chart.Name $root.Chart.Name) -}}
+{{- end -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -22,6 +25,8 @@ spec:
   replicas: {{ $values.replicas }}
   {{- end }}
   revisionHistoryLimit: 3
+  # Pulling and scheduling take their time beside the start; an upgrade that waits would else give up on a pod that starts as it may.
+  progressDeadlineSeconds: {{ add (int $values.startupSeconds) 600 }}
   strategy:
     {{- if and $gpu .recreate }}
     # A new pod beside an old one would wait for a GPU that the old one holds, and nobody waits for an answer of these.
@@ -129,6 +134,9 @@ spec:
 {{- define "common.ownVariables" -}}
 - name: ROLECAST_WORKDIR
   value: /work
+# Of the pod's grace, 5 s go to the preStop hook and 10 to what comes after draining.
+- name: ROLECAST_DRAIN_SECONDS
+  value: {{ sub (int .root.Values.terminationGraceSeconds) 15 | quote }}
 {{- if .s3 }}
 {{ include "common.s3Credentials" .root | trim }}
 {{- end }}
