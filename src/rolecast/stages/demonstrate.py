@@ -6,16 +6,14 @@ as soon as it has ended, so nothing is asked twice: the command goes on after a 
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from rolecast.data.records import iter_questions
 from rolecast.errors import InputError, NamedStop
@@ -26,9 +24,9 @@ from rolecast.methods.base import Method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.render import Renderer
-from rolecast.rollout.scheduler import ended
-from rolecast.stages.alone import Trial, as_run, claim, mended, retriever_of, whole_lines
+from rolecast.stages.alone import Trial, as_run, claim, retriever_of
 from rolecast.stages.budget import judge_spent
+from rolecast.stages.keeping import Keeper, each, mended, whole_lines
 from rolecast.stages.models import played_method, speaking_engine
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import working
@@ -157,7 +155,8 @@ def _play(trial: Trial, method: Method, wanted: Wanted, file: Path, known: set[A
     bar = Progress("demonstrate", before.questions, start)
     try:
         with file.open("ab") as out:
-            sink = _Sink(out, method, renderer, wanted, before.tokens, bar, start, before.cost.judge_tokens, c.judge.budget)
+            keeper = Keeper(out, judged=before.cost.judge_tokens, allowed=c.judge.budget)
+            sink = _Sink(keeper, method, renderer, wanted, before.tokens, bar, start)
             asked = islice(iter_questions(trial.questions), before.questions)
             collector.run(_all(collector, asked, done, known, sink))
             return sink.spent
@@ -167,22 +166,20 @@ def _play(trial: Trial, method: Method, wanted: Wanted, file: Path, known: set[A
 
 @dataclass(slots=True)
 class _Sink:
-    """Keeps an episode as soon as it has ended: a line, on disk."""
+    """What becomes of an episode that has ended. `ended`: questions that are asked no more."""
 
-    file: IO[bytes]
+    keeper: Keeper
     method: Method
     renderer: Renderer
     wanted: Wanted
     tokens: int
     bar: Progress
     ended: int
-    judged: int  # tokens of the judge, over all times that the command was given
-    allowed: int | None
 
     @property
     def spent(self) -> bool:
         taught = self.wanted.budget is not None and self.tokens >= self.wanted.budget
-        return taught or (self.allowed is not None and self.judged >= self.allowed)
+        return taught or self.keeper.spent
 
     def keep(self, question: Question, member: int, t: Trajectory) -> bool:
         """Whether it is a demonstration."""
@@ -195,11 +192,8 @@ class _Sink:
             "score": score, "right": right, "valid": turns is not None, "status": t.status, "fault": t.fault if t.status == "error" else "",
             "cost": asdict(cost), "renderer": self.renderer.fingerprint(), "threads": turns[TURNS] if turns is not None and right else None,
         }  # fmt: skip
-        self.file.write(json.dumps(row).encode() + b"\n")
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        self.keeper.keep(row, cost.judge_tokens)
         self.tokens += cost.prompt + cost.frozen
-        self.judged += cost.judge_tokens
         return row["threads"] is not None
 
     def question_ended(self) -> None:
@@ -210,9 +204,8 @@ class _Sink:
 async def _all(
     collector: Collector, questions: Iterator[Question], done: Mapping[str, tuple[int, bool]], known: set[Any], sink: _Sink
 ) -> None:
-    live: set[asyncio.Task[None]] = set()
-
-    async def one(number: int, question: Question) -> None:
+    async def play(waits: tuple[int, Question]) -> None:
+        number, question = waits
         phase = sink.method.taught[number % len(sink.method.taught)]
         for member in range(sink.wanted.samples):
             if (question.id, member) in known:
@@ -225,21 +218,18 @@ async def _all(
                 break
         sink.question_ended()
 
-    try:
-        for number, question in enumerate(questions):
-            members, kept = done.get(question.id, (0, False))
-            if kept or members >= sink.wanted.samples or sink.spent:
-                continue
-            if not question.gold.answers:
-                raise InputError(f"question {question.id!r} has a rubric and no answer, so no episode of it can be right; leave it out")
-            live.add(asyncio.ensure_future(one(number, question)))
-            if len(live) >= collector.in_flight:  # a budget is passed by what is live at most
-                over, live = await asyncio.wait(live, return_when=asyncio.FIRST_COMPLETED)
-                for task in over:
-                    task.result()
-        await asyncio.gather(*live)
-    finally:
-        await ended(list(live))
+    await each(_waiting(questions, done, sink.wanted.samples), play, collector.in_flight, lambda: sink.spent)
+
+
+def _waiting(questions: Iterator[Question], done: Mapping[str, tuple[int, bool]], samples: int) -> Iterator[tuple[int, Question]]:
+    """Those that may be asked once more, with their numbers."""
+    for number, question in enumerate(questions):
+        members, kept = done.get(question.id, (0, False))
+        if kept or members >= samples:
+            continue
+        if not question.gold.answers:
+            raise InputError(f"question {question.id!r} has a rubric and no answer, so no episode of it can be right; leave it out")
+        yield number, question
 
 
 def tally(file: Path, questions: int) -> Tally:
