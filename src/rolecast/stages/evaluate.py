@@ -132,7 +132,7 @@ def kept_in(run: Run, stage: str, folder: Path, said: Mapping[str, Any]) -> Path
     """Where an evaluation that has not come to its end keeps its episodes: another file for whatever an episode depends on."""
     model = digest_of(run.manifest(run.model(stage)) or b"")
     about = environment_of(run)
-    asked = json.dumps([run.made, dict(said), model, about.index, about.judged_by, run.config.eval.n], sort_keys=True)
+    asked = json.dumps([run.made, dict(said), model, about.index, about.judged_by], sort_keys=True)
     return folder.with_name(f"{folder.name}.played-{digest_of(asked.encode())[:12]}.jsonl")
 
 
