@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rolecast.data.files import COMPRESSED, kind_of, opened
-from rolecast.data.records import fault, passage_of
+from rolecast.data.jsonl import fault
+from rolecast.data.records import passage_of
 from rolecast.types import Passage
 
 WORDS = 100  # of a passage, as in the usual cuts of Wikipedia

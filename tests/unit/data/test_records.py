@@ -10,15 +10,8 @@ from typing import Any
 
 import pytest
 
-from rolecast.data.records import (
-    JsonlWriter,
-    iter_corpus,
-    read_corpus,
-    read_questions,
-    split_contents,
-    write_corpus,
-    write_questions,
-)
+from rolecast.data.jsonl import JsonlWriter
+from rolecast.data.records import iter_corpus, read_corpus, read_questions, split_contents, write_corpus, write_questions
 from rolecast.errors import InputError
 from rolecast.types import Gold, Hop, Passage, Question, RubricItem
 
