@@ -1,7 +1,7 @@
 """Demonstrations on real questions: a teacher plays the method itself, and episodes that are right and valid are kept for SFT.
 
 The teacher is any endpoint, or a model directory; with the model that is to be trained this is rejection sampling. Every episode is kept
-as soon as it has ended, so nothing is asked twice: the command goes on after a kill, with more samples, or with a larger budget.
+as soon as it has ended, so nothing is asked twice: the command goes on after a kill, with more questions or samples, or with a larger budget.
 """
 
 from __future__ import annotations
@@ -88,18 +88,20 @@ def demonstrate(trial: Trial, wanted: Wanted) -> tuple[Path, Tally, bool]:
     trial.out.mkdir(parents=True, exist_ok=True)
     run = as_run(trial)
     with working(run, "demonstrate"):
-        claim(trial.out, {**trial.asked(), "by": wanted.by, "least": wanted.least, "temperature": wanted.temperature})
+        asked = trial.asked()
+        del asked["config"]["n"]  # no draw of an episode depends on how many are asked for
+        claim(trial.out, {**asked, "by": wanted.by, "least": wanted.least, "temperature": wanted.temperature})
         file = trial.out / PLAYED
         known = mended(file, lambda row: (row["id"], row["member"]))
-        total = min(trial.config.eval.n, sum(1 for _ in iter_questions(trial.questions)))
-        before = tally(file, total)
+        places = {question.id: at for at, question in enumerate(islice(iter_questions(trial.questions), trial.config.eval.n))}
+        before = tally(file, places)
         allowed = trial.config.judge.budget
         spent = (wanted.budget is not None and before.tokens >= wanted.budget) or _judge_spent(before, allowed)
-        if not spent and (before.asked < total or any(_open(file, wanted, trial, total))):
-            spent = _play(trial, run_method(trial), wanted, file, known, before)
-        found = tally(file, total)
+        if not spent and (before.asked < len(places) or any(_open(file, wanted, places))):
+            spent = _play(trial, run_method(trial), wanted, file, known, before, places)
+        found = tally(file, places)
         if found.both:
-            _write(trial, file, found)
+            _write(trial, file, found, places)
         if allowed is not None and spent and _judge_spent(found, allowed):
             raise judge_spent(allowed, f"{found.both} demonstrations of {found.asked} questions are kept in {trial.out}")
     if not found.both:
@@ -124,13 +126,13 @@ def run_method(trial: Trial) -> Method:
     return method
 
 
-def _open(file: Path, wanted: Wanted, trial: Trial, total: int) -> Iterator[str]:
+def _open(file: Path, wanted: Wanted, places: Mapping[str, int]) -> Iterator[str]:
     """Questions that may be asked once more."""
     done = _done(file)
-    for question in islice(iter_questions(trial.questions), total):
-        members, kept = done.get(question.id, (0, False))
+    for name in places:
+        members, kept = done.get(name, (0, False))
         if not kept and members < wanted.samples:
-            yield question.id
+            yield name
 
 
 def _done(file: Path) -> dict[str, tuple[int, bool]]:
@@ -143,7 +145,9 @@ def _done(file: Path) -> dict[str, tuple[int, bool]]:
     return done
 
 
-def _play(trial: Trial, method: Method, wanted: Wanted, file: Path, known: set[Any], before: Tally) -> bool:
+def _play(
+    trial: Trial, method: Method, wanted: Wanted, file: Path, known: set[Any], before: Tally, places: Mapping[str, int]
+) -> bool:  # fmt: skip
     """Whether the budget ended it."""
     c = trial.config
     prepare_torch(c)
@@ -151,7 +155,7 @@ def _play(trial: Trial, method: Method, wanted: Wanted, file: Path, known: set[A
     engine, renderer = speaking_engine(c, method, trial.speaker, f"teacher/{trial.speaker.name or Path(trial.speaker.place).name}")
     collector = Collector(method, engine, retriever, open_judge(as_run(trial)), renderer, c.seed, c.model.max_context, c.engine.in_flight)
     done = _done(file)
-    start = sum(kept or members >= wanted.samples for members, kept in done.values())
+    start = before.questions - sum(1 for _ in _open(file, wanted, places))
     bar = Progress("demonstrate", before.questions, start)
     try:
         with file.open("ab") as out:
@@ -232,10 +236,14 @@ def _waiting(questions: Iterator[Question], done: Mapping[str, tuple[int, bool]]
         yield number, question
 
 
-def tally(file: Path, questions: int) -> Tally:
-    found, asked = Tally(questions), set()
+def tally(file: Path, places: Mapping[str, int]) -> Tally:
+    """Of the questions that have a place. What was paid for others, when more were asked for, counts too."""
+    found, asked = Tally(len(places)), set()
     for line in whole_lines(file):
         row = json.loads(line)
+        found.cost = found.cost + read_cost(row["cost"])
+        if row["id"] not in places:
+            continue
         asked.add(row["id"])
         found.episodes += 1
         found.failed += bool(row["fault"])
@@ -243,15 +251,20 @@ def tally(file: Path, questions: int) -> Tally:
         found.right += row["right"]
         found.both += row["threads"] is not None
         found.turns.update(thread["role"] for thread in row["threads"] or ())
-        found.cost = found.cost + read_cost(row["cost"])
     found.asked = len(asked)
     return found
 
 
-def _write(trial: Trial, file: Path, found: Tally) -> None:
-    """The demonstrations as an artifact, one episode of a question."""
+def _write(trial: Trial, file: Path, found: Tally, places: Mapping[str, int]) -> None:
+    """The demonstrations as an artifact, one episode of a question, in the order of the questions: of more of them it begins alike."""
+    begins, kept = 0, list[tuple[int, int]]()
+    for line in whole_lines(file):
+        row = json.loads(line)
+        if row["threads"] is not None and row["id"] in places:
+            kept.append((places[row["id"]], begins))
+        begins += len(line)
     about = {"config": trial.asked()["config"], "model": trial.speaker.name or trial.speaker.place, "counts": found.counts()}
-    with writing(trial.out / KEPT, KEPT, about) as partial, (partial / FILE).open("wb") as out:
-        for line in whole_lines(file):
-            if json.loads(line)["threads"] is not None:
-                out.write(line)
+    with writing(trial.out / KEPT, KEPT, about) as partial, file.open("rb") as lines, (partial / FILE).open("wb") as out:
+        for _, at in sorted(kept):
+            lines.seek(at)
+            out.write(lines.readline())
