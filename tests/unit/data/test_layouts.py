@@ -145,6 +145,23 @@ def test_prompts_without_their_criteria_are_refused(tmp_path: Path) -> None:
     assert "nothing to write: 1 prompts without criteria" in refused(alone)
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"criterions": None}, "key 'criterions' is missing; fetch the file again"),
+        ({"dimension_weight": {"readability": 1.0}}, "'dimension_weight' lacks 'insight'"),
+    ],
+)
+def test_criteria_beside_the_prompts_that_are_broken_are_named_with_their_file(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    prompts = tmp_path / "query.jsonl"
+    prompts.write_text((LAYOUTS / "deepresearch_bench_query.jsonl").read_text())
+    criteria = json.loads((LAYOUTS / "deepresearch_bench_criteria.jsonl").read_text())
+    (tmp_path / "criteria.jsonl").write_text(json.dumps({**criteria, **change}) + "\n")
+    told = refused(prompts)
+    assert f"{tmp_path / 'criteria.jsonl'}, line 1: " in told
+    assert reason in told
+
+
 def test_unanswerable_rows_are_kept_and_their_twins_counted(tmp_path: Path) -> None:
     result, (answerable, other), corpus = loaded(LAYOUTS / "musique_full.jsonl", tmp_path / "out")
     assert (result.unanswerable, result.twins) == (1, 1)
