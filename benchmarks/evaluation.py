@@ -59,8 +59,9 @@ def evaluated(run: Run, stage: str, n: int, seed: int, bootstrap: int) -> None:
         rows, traces = [], []
         with (partial / "predictions.jsonl").open("w") as file:
             for t in episodes(n, seed):
-                rows.append(row_of(t, QA))
-                file.write(json.dumps(prediction(t, QA)) + "\n")
+                scores = QA.scores(t)
+                rows.append(row_of(t, QA, scores))
+                file.write(json.dumps(prediction(t, QA, scores)) + "\n")
                 if len(traces) < 600:
                     traces.append(trace(t, QA))
         result = summarize_rows(rows, 0, bootstrap, QA)

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rolecast.data.records import iter_corpus, json_lines
+from rolecast.data.jsonl import json_lines
+from rolecast.data.records import iter_corpus
 from rolecast.retriever.building import write_index
 from rolecast.retriever.dense import read_index, vectors_of
 from rolecast.retriever.encoder import Encoder

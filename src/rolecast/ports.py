@@ -122,7 +122,7 @@ class Retriever(Protocol):
 class Verdict:
     """Role kinds give ±1, `answer` gives [0, 1]; `score is None` is unscored, with the reason. `tokens`: what a model read and said
     for it; 0 where none was asked, or where it does not tell. `items`: what a kind gives that writes a rubric; its score then is 1.
-    `levels`: of a kind that holds a text against another one, how far each satisfies the criterion, in [0, 1]; the score is the text's share.
+    `levels`: of a kind that holds a text against another one, how far each satisfies the criterion, in [0, 1]; the score is the first one's share.
     """
 
     score: float | None

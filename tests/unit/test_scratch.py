@@ -12,7 +12,7 @@ import pytest
 
 import rolecast
 from rolecast import scratch as module
-from rolecast.data.records import JsonlWriter
+from rolecast.data.jsonl import JsonlWriter
 from rolecast.processes import PARENT, child_of_this
 from rolecast.scratch import PLACE, PREFIX, clear, clear_own, kept, own, scratch, scratch_in
 
@@ -152,7 +152,7 @@ def test_a_folder_within_another_place_goes_too(temporary: Path) -> None:
 def test_rows_that_were_being_written_go_with_their_process(temporary: Path) -> None:
     code = """
 from pathlib import Path
-from rolecast.data.records import JsonlWriter
+from rolecast.data.jsonl import JsonlWriter
 with JsonlWriter(Path("%s/rows.jsonl")) as out:
     out.write({"a": 1})
     %s

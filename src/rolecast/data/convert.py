@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from rolecast.data.formats import FORMATS, TEXTS, Format, Item, Parse, Row, first_cells, read_rows
 from rolecast.data.formats.base import UNANSWERABLE
-from rolecast.data.records import HALF_PAIR, JsonlWriter, RowError, describe, fault, passage_row, question_row
+from rolecast.data.jsonl import HALF_PAIR, JsonlWriter, RowError, fault
+from rolecast.data.records import describe, passage_row, question_row
 from rolecast.data.seen import SeenPassages
 from rolecast.data.texts import is_text, read_texts
 from rolecast.errors import InputError

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rolecast.data.records import JsonlWriter, fault, iter_corpus, passage_row, question_row, read_questions
+from rolecast.data.jsonl import JsonlWriter, fault
+from rolecast.data.records import iter_corpus, passage_row, question_row, read_questions
 from rolecast.errors import InputError
 from rolecast.types import Passage, Question
 

@@ -10,8 +10,9 @@ from math import floor
 from pathlib import Path
 
 from rolecast.data.duplicates import NEAR, Seen, common
+from rolecast.data.jsonl import JsonlWriter, fault
 from rolecast.data.merge import CORPUS, Passages
-from rolecast.data.records import JsonlWriter, fault, iter_corpus, passage_row, question_row, read_questions
+from rolecast.data.records import iter_corpus, passage_row, question_row, read_questions
 from rolecast.errors import InputError
 from rolecast.seeding import stream
 from rolecast.types import Question

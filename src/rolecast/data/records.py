@@ -1,23 +1,16 @@
-"""Our own files: questions and corpora as JSONL, one object a line, plain, gzip or zstd.
+"""Our own files: questions and corpora as JSONL.
 
-Readers check every row; a fault is one `InputError` with file, line, reason and next step. Writers leave a whole file
-or none.
+Readers check every row; a fault is one `InputError` with file, line, reason and next step. Writers write what readers take.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
 import logging
-import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -32,22 +25,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from rolecast.data.files import opened
+from rolecast.data.jsonl import JsonlWriter, RowError, fault, json_lines
 from rolecast.data.seen import SeenPassages
-from rolecast.errors import InputError
-from rolecast.reading import distinct
-from rolecast.scratch import scratch_in
 from rolecast.types import Gold, Hop, Passage, Question, RubricItem
 
 QUESTION_SHAPE = 'a row is {"id": "q1", "question": "…", "answers": ["…"]}'
 CORPUS_SHAPE = 'a row is {"id": "p1", "title": "…", "text": "…"} or {"id": "p1", "contents": "\\"Title\\"\\ntext"}'
-DEEP = "lists or objects are nested too deeply"
-HALF_PAIR = "a text holds half of a surrogate pair; mend or leave out the row"
 log = logging.getLogger(__name__)
-
-
-class RowError(ValueError):
-    """What is wrong with a row and what to do about it. Who knows the file says where."""
 
 
 class EmptyPassage(RowError):
@@ -204,53 +188,6 @@ def describe(error: ValidationError, step: str) -> str:
             return f"{key!r}: {first['msg'][:1].lower()}{first['msg'][1:]}; {step}"
 
 
-def fault(where: object, reason: str) -> InputError:
-    """One line, whatever the reason quotes."""
-    return InputError(f"{where}: {' '.join(reason.split())}")
-
-
-def json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Number and object of every line that is not blank."""
-    number = 0
-    try:
-        with opened(path) as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield number, _object(line, f"{path}, line {number}")
-    except FileNotFoundError:
-        raise fault(path, "no such file; check the path") from None
-    except IsADirectoryError:
-        raise fault(path, "a folder; name a file in it") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise fault(f"{path}, line {number + 1}", f"cannot be read ({error}); check the path or fetch the file again") from None
-
-
-def _object(line: bytes, where: str) -> Mapping[str, Any]:
-    try:
-        row = json.loads(line, object_pairs_hook=distinct)
-    except ValueError as error:  # bad JSON or bad UTF-8
-        raise fault(where, f"not JSON ({error}); write one JSON object a line") from None
-    except RecursionError:
-        raise fault(where, f"{DEEP}; mend or remove it") from None
-    except InputError as error:
-        raise fault(where, str(error)) from None
-    if not isinstance(row, dict):
-        raise fault(where, f"not an object but {type(row).__name__}; write one JSON object a line")
-    if b"\\ud" in line.lower():  # JSON can spell half a surrogate pair, which no file or tokenizer takes
-        try:
-            _encoded(row)
-        except RowError as error:
-            raise fault(where, str(error)) from None
-    return row
-
-
-def _encoded(row: Mapping[str, Any]) -> bytes:
-    try:
-        return json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise RowError(HALF_PAIR) from None
-
-
 def read_questions(path: Path) -> list[Question]:
     """At least one question; ids are unique."""
     return list(iter_questions(path))
@@ -308,60 +245,6 @@ def _once(lines: dict[str, int], id: str, number: int) -> None:
     if id in lines:
         raise RowError(f"id {id!r} is already on line {lines[id]}; give every row its own")
     lines[id] = number
-
-
-class JsonlWriter:
-    """Rows go to a temporary name in the same folder; `path` appears when the block ends without an error.
-
-    Without a row there is no file, and what stood at `path` stays. A name ending in .gz is compressed, with no time
-    stamp, so that the same rows give the same bytes.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows = 0
-        self._folder = ExitStack()  # beside it, until the end
-        self._temporary = path
-        self._raw: IO[bytes] | None = None
-        self._out: IO[bytes] | None = None
-
-    def __enter__(self) -> JsonlWriter:
-        return self
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        line = _encoded(row) + b"\n"
-        try:
-            if self._out is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._temporary = self._folder.enter_context(scratch_in(self.path.parent)) / "rows"
-                self._raw = self._out = self._temporary.open("xb")
-                if self.path.suffix == ".gz":
-                    self._out = cast(IO[bytes], gzip.GzipFile(filename="", mode="wb", fileobj=self._raw, mtime=0))
-            self._out.write(line)
-        except OSError as error:
-            raise self._unwritable(error) from None
-        self.rows += 1
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._raw is None or self._out is None:
-            self._folder.close()
-            return
-        try:
-            if self._out is not self._raw:
-                self._out.close()
-            self._raw.flush()
-            os.fsync(self._raw.fileno())
-            self._raw.close()
-            if error is None:
-                os.replace(self._temporary, self.path)
-        except OSError as cause:
-            raise self._unwritable(cause) from None
-        finally:
-            self._raw.close()
-            self._folder.close()
-
-    def _unwritable(self, error: OSError) -> InputError:
-        return fault(self.path, f"cannot be written ({error.strerror or error}); choose another place or make room")
 
 
 def question_row(question: Question) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from rolecast.data.files import COMPRESSED, kind_of, opened
-from rolecast.data.records import fault, passage_of
+from rolecast.data.jsonl import fault
+from rolecast.data.records import passage_of
 from rolecast.types import Passage
 
 WORDS = 100  # of a passage, as in the usual cuts of Wikipedia
@@ -66,6 +68,10 @@ def read_texts(path: Path) -> Iterator[tuple[Path, list[Passage]]]:
             raise fault(file, "no such file; check the path") from None
         except (OSError, EOFError, UnicodeDecodeError) as error:
             raise fault(file, f"cannot be read ({error}); save it as UTF-8 or leave it out") from None
+        try:
+            file.name.encode()  # it may be a title
+        except UnicodeEncodeError:
+            raise fault(os.fsencode(file).decode(errors="backslashreplace"), "its name is not UTF-8; rename it") from None
         name = file.with_suffix("") if file.suffix in COMPRESSED else file
         yield file, list(_sections(text.replace("\r\n", "\n"), name.stem, markdown=name.suffix != ".txt"))
 

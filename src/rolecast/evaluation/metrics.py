@@ -62,9 +62,9 @@ class Row:
     answerable: bool = True  # whether its gold answer is one
 
 
-def row_of(t: Trajectory, task: Task, texts: Texts = MappingProxyType({})) -> Row:
-    """`texts`: as `first_fault` takes them."""
-    said, q, scores = t.actions, t.question, task.scores(t)
+def row_of(t: Trajectory, task: Task, scores: Scores, texts: Texts = MappingProxyType({})) -> Row:
+    """`scores`: the task's, of this episode. `texts`: as `first_fault` takes them."""
+    said, q = t.actions, t.question
     return Row(
         scores, q.hops, q.type, q.dataset, t.status, len(said), sum(action.valid for action in said), _said(t), t.searches, _gold_share(t),
         first_fault(t, rightness(task, scores), texts), abstains(t.answer), not any(map(abstains, q.gold.answers)),
@@ -75,7 +75,7 @@ def summarize(
     trajectories: Sequence[Trajectory], seed: int, bootstrap: int, task: Task = QA, texts: Texts = MappingProxyType({})
 ) -> dict[str, Any]:  # fmt: skip
     """Totals, by hops and by type. Every question counts, but for those that the task cannot score: they are told apart."""
-    return summarize_rows([row_of(t, task, texts) for t in trajectories], seed, bootstrap, task)
+    return summarize_rows([row_of(t, task, task.scores(t), texts) for t in trajectories], seed, bootstrap, task)
 
 
 def summarize_rows(rows: Sequence[Row], seed: int, bootstrap: int, task: Task) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def agreed(verdicts: Mapping[str, Verdict], averaged: bool) -> Verdict:
     scores = {verdict.score for verdict in middle if verdict.score is not None}
     if len(scores) > 1 and not averaged:
         return Verdict(None, f"the judges do not agree; {said}", tokens)
-    return Verdict(fmean(scores), said, tokens, middle[0].items)
+    return Verdict(fmean(scores), said, tokens, middle[0].items, middle[0].levels)
 
 
 def _middle(scored: Sequence[Verdict]) -> Sequence[Verdict]:

@@ -48,8 +48,10 @@ class RubricInputs(JudgeInputs):
     report: str
 
 
-class RaceInputs(RubricInputs):
-    reference: str
+class RaceInputs(JudgeInputs):
+    item: str
+    first: str
+    second: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,8 @@ def read_level(reply: str) -> Verdict:
 
 
 def read_levels(reply: str) -> Verdict:
-    """A reply that ends with a line `Score: x/y`, each one of the five levels: of the text and of the reference. The score is x / (x + y),
-    the text's share; 0 where neither has any."""
+    """A reply that ends with a line `Score: x/y`, each one of the five levels: of the first text and of the second. The score is x / (x + y),
+    the first one's share; 0 where neither has any."""
     pairs: list[tuple[float, float]] = []
 
     def share(value: str) -> float:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from rolecast.data.records import iter_corpus, json_lines, write_corpus
+from rolecast.data.jsonl import json_lines
+from rolecast.data.records import iter_corpus, write_corpus
 from rolecast.errors import InputError
 from rolecast.retriever.dense import is_flat, read_index
 from rolecast.retriever.index import KIND

@@ -20,7 +20,23 @@ def share_of(own: float, other: float) -> float:
     return own / (own + other) if own + other else 0.0
 
 
-def race(items: Sequence[RubricItem], levels: Sequence[tuple[float, float]]) -> dict[str, float]:
+Pair = tuple[float, float]  # levels of the text and of the reference, each in [0, 1]
+
+
+def disagree(one: Pair, other: Pair) -> bool:
+    """Whether each prefers another one of the two texts; one that finds them alike contradicts nobody."""
+    return (one[0] - one[1]) * (other[0] - other[1]) < 0
+
+
+def both_orders(one: Pair, other: Pair) -> Pair:
+    """What a judge says that saw the two texts in both orders: the mean of the two, as in the balanced position calibration of Wang et al. 2023
+    (arXiv:2305.17926); a tie at the mean of all four levels where the orders `disagree`, as in MT-bench (Zheng et al. 2023, arXiv:2306.05685)."""
+    own, reference = (one[0] + other[0]) / 2, (one[1] + other[1]) / 2
+    tie = (own + reference) / 2
+    return (tie, tie) if disagree(one, other) else (own, reference)
+
+
+def race(items: Sequence[RubricItem], levels: Sequence[Pair]) -> dict[str, float]:
     """Reference-based scores: S = Σ w·x / (Σ w·x + Σ w·y), x the text's levels and y the reference's, over all criteria under "", and over
     those of each dimension under its name. ½: as good as the reference. After RACE of DeepResearch Bench (Du et al. 2025,
     arXiv:2506.11763), whose weights are the criterion's times its dimension's; there the levels are points from 0 to 10."""

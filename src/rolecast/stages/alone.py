@@ -5,15 +5,13 @@ What is done is kept question by question, so a killed evaluation goes on, and m
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
-import os
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rolecast.config import RunConfig
 from rolecast.data.records import iter_questions, read_corpus
@@ -25,7 +23,7 @@ from rolecast.evaluation.lenient import with_lenient
 from rolecast.evaluation.metrics import Row, row_of, shortfall_of, summarize_rows
 from rolecast.evaluation.profiles import OURS, Profile
 from rolecast.evaluation.reports import KINDS, SCORES, report_rewards, with_reports
-from rolecast.evaluation.tasks import Task
+from rolecast.evaluation.tasks import Scores, Task
 from rolecast.evaluation.trace import trace
 from rolecast.leasing import Group
 from rolecast.methods.base import Method
@@ -34,11 +32,11 @@ from rolecast.retriever.index import build_index
 from rolecast.retriever.silent import NoRetriever
 from rolecast.rewards.text import RULES
 from rolecast.rollout.collect import Collector
-from rolecast.rollout.scheduler import ended
 from rolecast.stages import supporting
 from rolecast.stages.budget import judge_spent
 from rolecast.stages.environment import RETRIEVER_URL, address
 from rolecast.stages.evaluate import prediction
+from rolecast.stages.keeping import Keeper, each, mended, whole_lines
 from rolecast.stages.models import Speaker, played_method, speaking_engine
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run
@@ -193,11 +191,21 @@ def _played(trial: Trial, run: Run) -> _Played:
         bar = Progress(f"eval {c.method.name}", total, len(known))
         waiting = ((at, q) for at, q in enumerate(islice(iter_questions(trial.questions), total)) if at not in known)
         try:
-            with file.open("ab") as kept:
-                sink = _Sink(kept, method, task, c.eval.traces, bar, len(known), judged, allowed)
-                collector.run(_all(collector, waiting, sink))
-            if allowed is not None and sink.spent and sink.done < total:
-                raise judge_spent(allowed, f"{sink.done} of {total} questions are kept in {trial.out}")
+            with file.open("ab") as lines:
+                keeper = Keeper(lines, len(known), judged, allowed)
+
+                async def play(waits: tuple[int, Question]) -> None:
+                    at, question = waits
+                    [t] = await collector.play_group(Group(f"test:{question.id}", question, (0,), "eval", OURS.sampling))
+                    scores = task.scores(t)
+                    texts = await supporting.texts_of(supporting.wanted([t], [scores], task), collector.retriever)
+                    seconds = collector.clocks.pop(t.id).seconds if collector.clocks is not None else {}
+                    keeper.keep(_kept(at, t, task, texts, scores, at < c.eval.traces, seconds), t.judge_tokens)
+                    bar.update(keeper.done)
+
+                collector.run(each(waiting, play, 2 * c.engine.in_flight, lambda: keeper.spent))
+            if allowed is not None and keeper.spent and keeper.done < total:
+                raise judge_spent(allowed, f"{keeper.done} of {total} questions are kept in {trial.out}")
         finally:
             engine.close()
     return _totals(file, task)
@@ -217,85 +225,13 @@ def _counted(task: Task, questions: Iterator[Question]) -> tuple[Task, int]:
     return task, total
 
 
-@dataclass(slots=True)
-class _Sink:
-    """Keeps an episode as soon as it has ended: a line, on disk."""
-
-    file: IO[bytes]
-    method: Method
-    task: Task
-    traces: int
-    bar: Progress
-    done: int
-    judged: int  # tokens of the judge, over all times that the command was given where they are `allowed`
-    allowed: int | None
-
-    @property
-    def spent(self) -> bool:
-        return self.allowed is not None and self.judged >= self.allowed
-
-    def keep(self, at: int, t: Trajectory, texts: Texts, seconds: Mapping[str, float]) -> None:
-        row = {
-            "at": at, "fault": t.fault if t.status == "error" else "", "prediction": prediction(t, self.task, texts),
-            "row": asdict(row_of(t, self.task, texts)),
-            "cost": asdict(cost_of([t], ())), "trace": trace(t, self.task) if at < self.traces else None,
-            "seconds": dict(seconds),
-        }  # fmt: skip
-        self.file.write(json.dumps(row).encode() + b"\n")
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.done += 1
-        self.judged += t.judge_tokens
-        self.bar.update(self.done)
-
-
-async def _all(collector: Collector, questions: Iterator[tuple[int, Question]], sink: _Sink) -> None:
-    """Twice as many wait as can be live, so that no lane is idle and few contexts are in memory."""
-    live: set[asyncio.Task[None]] = set()
-
-    async def one(at: int, question: Question) -> None:
-        [t] = await collector.play_group(Group(f"test:{question.id}", question, (0,), "eval", OURS.sampling))
-        texts = await supporting.texts_of(supporting.wanted([t], sink.task), collector.retriever)
-        sink.keep(at, t, texts, collector.clocks.pop(t.id).seconds if collector.clocks is not None else {})
-
-    try:
-        for at, question in questions:
-            if sink.spent:  # passed by what is live at most
-                break
-            live.add(asyncio.ensure_future(one(at, question)))
-            if len(live) >= 2 * collector.in_flight:
-                done, live = await asyncio.wait(live, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-        await asyncio.gather(*live)
-    finally:
-        await ended(list(live))
-
-
-def mended(file: Path, name: Callable[[Any], Hashable]) -> set[Any]:
-    """Names of the episodes that are done. A line that a kill cut off goes, and so do episodes in which something failed."""
-    if not file.exists():
-        return set()
-    done: set[Any] = set()
-    temporary = file.with_suffix(".tmp")
-    with temporary.open("wb") as out:
-        for line in whole_lines(file):
-            row = json.loads(line)
-            if not row["fault"] and name(row) not in done:
-                done.add(name(row))
-                out.write(line)
-    os.replace(temporary, file)
-    return done
-
-
-def whole_lines(file: Path) -> Iterator[bytes]:
-    """All but a last one that was cut off; none where there is no file."""
-    if not file.exists():
-        return
-    with file.open("rb") as lines:
-        for line in lines:
-            if line.endswith(b"\n"):
-                yield line
+def _kept(at: int, t: Trajectory, task: Task, texts: Texts, scores: Scores, traced: bool, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """An episode's line. Nothing of its contexts is in it, unless it is `traced`."""
+    return {
+        "at": at, "fault": t.fault if t.status == "error" else "", "prediction": prediction(t, task, scores, texts),
+        "row": asdict(row_of(t, task, scores, texts)), "cost": asdict(cost_of([t], ())), "trace": trace(t, task) if traced else None,
+        "seconds": dict(seconds),
+    }  # fmt: skip
 
 
 def _totals(file: Path, task: Task) -> _Played:

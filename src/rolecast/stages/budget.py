@@ -9,14 +9,14 @@ evaluations of the run's models. What those took is noted beside the run, whethe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 from rolecast.config import RunConfig
 from rolecast.errors import NamedStop
-from rolecast.ports import Judge, JudgeInfo, Verdict
+from rolecast.ports import JudgeInfo, Verdict
 from rolecast.stages.run import Run
 from rolecast.store.artifact import parse_manifest, write_text
 from rolecast.types import Stage
@@ -89,24 +89,18 @@ def judge_spent(budget: int, what: str) -> NamedStop:
     return NamedStop(f"the judge's budget of {budget} tokens is spent: {what}; raise judge.budget and give the same command to go on")
 
 
-@dataclass(slots=True)
-class BudgetedJudge:
-    """A judge that ends everything once `left` tokens are spent, which is passed by what is under way then. `spent`: so far."""
+@dataclass(frozen=True, slots=True)
+class SpentJudge:
+    """Stands where nothing is left of the `budget`: what asks no judge goes on, and the first question to one ends the evaluation."""
 
-    asked: Judge
-    left: int | None
-    stop: Callable[[], NamedStop]
-    spent: int = 0
+    budget: int
+    evaluation: str
 
     async def info(self) -> JudgeInfo:
-        return await self.asked.info()
+        return JudgeInfo("spent")
 
     async def judge(self, kind: str, inputs: Mapping[str, Any]) -> Verdict:
-        if self.left is not None and self.spent >= self.left:
-            raise self.stop()
-        verdict = await self.asked.judge(kind, inputs)
-        self.spent += verdict.tokens
-        return verdict
+        raise judge_spent(self.budget, f"{self.evaluation} is not evaluated")
 
 
 def accounts(run: Run, stages: Sequence[Stage]) -> dict[str, dict[str, Any]]:

@@ -1,21 +1,19 @@
 """Demonstrations on real questions: a teacher plays the method itself, and episodes that are right and valid are kept for SFT.
 
 The teacher is any endpoint, or a model directory; with the model that is to be trained this is rejection sampling. Every episode is kept
-as soon as it has ended, so nothing is asked twice: the command goes on after a kill, with more samples, or with a larger budget.
+as soon as it has ended, so nothing is asked twice: the command goes on after a kill, with more questions or samples, or with a larger budget.
 """
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from rolecast.data.records import iter_questions
 from rolecast.errors import InputError, NamedStop
@@ -26,9 +24,9 @@ from rolecast.methods.base import Method
 from rolecast.ports import Sampling
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.render import Renderer
-from rolecast.rollout.scheduler import ended
-from rolecast.stages.alone import Trial, as_run, claim, mended, retriever_of, whole_lines
+from rolecast.stages.alone import Trial, as_run, claim, retriever_of
 from rolecast.stages.budget import judge_spent
+from rolecast.stages.keeping import Keeper, each, mended, whole_lines
 from rolecast.stages.models import played_method, speaking_engine
 from rolecast.stages.progress import Progress
 from rolecast.stages.services import open_judge
@@ -90,18 +88,20 @@ def demonstrate(trial: Trial, wanted: Wanted) -> tuple[Path, Tally, bool]:
     trial.out.mkdir(parents=True, exist_ok=True)
     run = as_run(trial)
     with working(run, "demonstrate"):
-        claim(trial.out, {**trial.asked(), "by": wanted.by, "least": wanted.least, "temperature": wanted.temperature})
+        asked = trial.asked()
+        del asked["config"]["n"]  # no draw of an episode depends on how many are asked for
+        claim(trial.out, {**asked, "by": wanted.by, "least": wanted.least, "temperature": wanted.temperature})
         file = trial.out / PLAYED
         known = mended(file, lambda row: (row["id"], row["member"]))
-        total = min(trial.config.eval.n, sum(1 for _ in iter_questions(trial.questions)))
-        before = tally(file, total)
+        places = {question.id: at for at, question in enumerate(islice(iter_questions(trial.questions), trial.config.eval.n))}
+        before = tally(file, places)
         allowed = trial.config.judge.budget
         spent = (wanted.budget is not None and before.tokens >= wanted.budget) or _judge_spent(before, allowed)
-        if not spent and (before.asked < total or any(_open(file, wanted, trial, total))):
-            spent = _play(trial, run_method(trial), wanted, file, known, before)
-        found = tally(file, total)
+        if not spent and (before.asked < len(places) or any(_open(file, wanted, places))):
+            spent = _play(trial, run_method(trial), wanted, file, known, before, places)
+        found = tally(file, places)
         if found.both:
-            _write(trial, file, found)
+            _write(trial, file, found, places)
         if allowed is not None and spent and _judge_spent(found, allowed):
             raise judge_spent(allowed, f"{found.both} demonstrations of {found.asked} questions are kept in {trial.out}")
     if not found.both:
@@ -126,13 +126,13 @@ def run_method(trial: Trial) -> Method:
     return method
 
 
-def _open(file: Path, wanted: Wanted, trial: Trial, total: int) -> Iterator[str]:
+def _open(file: Path, wanted: Wanted, places: Mapping[str, int]) -> Iterator[str]:
     """Questions that may be asked once more."""
     done = _done(file)
-    for question in islice(iter_questions(trial.questions), total):
-        members, kept = done.get(question.id, (0, False))
+    for name in places:
+        members, kept = done.get(name, (0, False))
         if not kept and members < wanted.samples:
-            yield question.id
+            yield name
 
 
 def _done(file: Path) -> dict[str, tuple[int, bool]]:
@@ -145,7 +145,9 @@ def _done(file: Path) -> dict[str, tuple[int, bool]]:
     return done
 
 
-def _play(trial: Trial, method: Method, wanted: Wanted, file: Path, known: set[Any], before: Tally) -> bool:
+def _play(
+    trial: Trial, method: Method, wanted: Wanted, file: Path, known: set[Any], before: Tally, places: Mapping[str, int]
+) -> bool:  # fmt: skip
     """Whether the budget ended it."""
     c = trial.config
     prepare_torch(c)
@@ -153,11 +155,12 @@ def _play(trial: Trial, method: Method, wanted: Wanted, file: Path, known: set[A
     engine, renderer = speaking_engine(c, method, trial.speaker, f"teacher/{trial.speaker.name or Path(trial.speaker.place).name}")
     collector = Collector(method, engine, retriever, open_judge(as_run(trial)), renderer, c.seed, c.model.max_context, c.engine.in_flight)
     done = _done(file)
-    start = sum(kept or members >= wanted.samples for members, kept in done.values())
+    start = before.questions - sum(1 for _ in _open(file, wanted, places))
     bar = Progress("demonstrate", before.questions, start)
     try:
         with file.open("ab") as out:
-            sink = _Sink(out, method, renderer, wanted, before.tokens, bar, start, before.cost.judge_tokens, c.judge.budget)
+            keeper = Keeper(out, judged=before.cost.judge_tokens, allowed=c.judge.budget)
+            sink = _Sink(keeper, method, renderer, wanted, before.tokens, bar, start)
             asked = islice(iter_questions(trial.questions), before.questions)
             collector.run(_all(collector, asked, done, known, sink))
             return sink.spent
@@ -167,22 +170,20 @@ def _play(trial: Trial, method: Method, wanted: Wanted, file: Path, known: set[A
 
 @dataclass(slots=True)
 class _Sink:
-    """Keeps an episode as soon as it has ended: a line, on disk."""
+    """What becomes of an episode that has ended. `ended`: questions that are asked no more."""
 
-    file: IO[bytes]
+    keeper: Keeper
     method: Method
     renderer: Renderer
     wanted: Wanted
     tokens: int
     bar: Progress
     ended: int
-    judged: int  # tokens of the judge, over all times that the command was given
-    allowed: int | None
 
     @property
     def spent(self) -> bool:
         taught = self.wanted.budget is not None and self.tokens >= self.wanted.budget
-        return taught or (self.allowed is not None and self.judged >= self.allowed)
+        return taught or self.keeper.spent
 
     def keep(self, question: Question, member: int, t: Trajectory) -> bool:
         """Whether it is a demonstration."""
@@ -195,11 +196,8 @@ class _Sink:
             "score": score, "right": right, "valid": turns is not None, "status": t.status, "fault": t.fault if t.status == "error" else "",
             "cost": asdict(cost), "renderer": self.renderer.fingerprint(), "threads": turns[TURNS] if turns is not None and right else None,
         }  # fmt: skip
-        self.file.write(json.dumps(row).encode() + b"\n")
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        self.keeper.keep(row, cost.judge_tokens)
         self.tokens += cost.prompt + cost.frozen
-        self.judged += cost.judge_tokens
         return row["threads"] is not None
 
     def question_ended(self) -> None:
@@ -210,9 +208,8 @@ class _Sink:
 async def _all(
     collector: Collector, questions: Iterator[Question], done: Mapping[str, tuple[int, bool]], known: set[Any], sink: _Sink
 ) -> None:
-    live: set[asyncio.Task[None]] = set()
-
-    async def one(number: int, question: Question) -> None:
+    async def play(waits: tuple[int, Question]) -> None:
+        number, question = waits
         phase = sink.method.taught[number % len(sink.method.taught)]
         for member in range(sink.wanted.samples):
             if (question.id, member) in known:
@@ -225,27 +222,28 @@ async def _all(
                 break
         sink.question_ended()
 
-    try:
-        for number, question in enumerate(questions):
-            members, kept = done.get(question.id, (0, False))
-            if kept or members >= sink.wanted.samples or sink.spent:
-                continue
-            if not question.gold.answers:
-                raise InputError(f"question {question.id!r} has a rubric and no answer, so no episode of it can be right; leave it out")
-            live.add(asyncio.ensure_future(one(number, question)))
-            if len(live) >= collector.in_flight:  # a budget is passed by what is live at most
-                over, live = await asyncio.wait(live, return_when=asyncio.FIRST_COMPLETED)
-                for task in over:
-                    task.result()
-        await asyncio.gather(*live)
-    finally:
-        await ended(list(live))
+    await each(_waiting(questions, done, sink.wanted.samples), play, collector.in_flight, lambda: sink.spent)
 
 
-def tally(file: Path, questions: int) -> Tally:
-    found, asked = Tally(questions), set()
+def _waiting(questions: Iterator[Question], done: Mapping[str, tuple[int, bool]], samples: int) -> Iterator[tuple[int, Question]]:
+    """Those that may be asked once more, with their numbers."""
+    for number, question in enumerate(questions):
+        members, kept = done.get(question.id, (0, False))
+        if kept or members >= samples:
+            continue
+        if not question.gold.answers:
+            raise InputError(f"question {question.id!r} has a rubric and no answer, so no episode of it can be right; leave it out")
+        yield number, question
+
+
+def tally(file: Path, places: Mapping[str, int]) -> Tally:
+    """Of the questions that have a place. What was paid for others, when more were asked for, counts too."""
+    found, asked = Tally(len(places)), set()
     for line in whole_lines(file):
         row = json.loads(line)
+        found.cost = found.cost + read_cost(row["cost"])
+        if row["id"] not in places:
+            continue
         asked.add(row["id"])
         found.episodes += 1
         found.failed += bool(row["fault"])
@@ -253,15 +251,20 @@ def tally(file: Path, questions: int) -> Tally:
         found.right += row["right"]
         found.both += row["threads"] is not None
         found.turns.update(thread["role"] for thread in row["threads"] or ())
-        found.cost = found.cost + read_cost(row["cost"])
     found.asked = len(asked)
     return found
 
 
-def _write(trial: Trial, file: Path, found: Tally) -> None:
-    """The demonstrations as an artifact, one episode of a question."""
+def _write(trial: Trial, file: Path, found: Tally, places: Mapping[str, int]) -> None:
+    """The demonstrations as an artifact, one episode of a question, in the order of the questions: of more of them it begins alike."""
+    begins, kept = 0, list[tuple[int, int]]()
+    for line in whole_lines(file):
+        row = json.loads(line)
+        if row["threads"] is not None and row["id"] in places:
+            kept.append((places[row["id"]], begins))
+        begins += len(line)
     about = {"config": trial.asked()["config"], "model": trial.speaker.name or trial.speaker.place, "counts": found.counts()}
-    with writing(trial.out / KEPT, KEPT, about) as partial, (partial / FILE).open("wb") as out:
-        for line in whole_lines(file):
-            if json.loads(line)["threads"] is not None:
-                out.write(line)
+    with writing(trial.out / KEPT, KEPT, about) as partial, file.open("rb") as lines, (partial / FILE).open("wb") as out:
+        for _, at in sorted(kept):
+            lines.seek(at)
+            out.write(lines.readline())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,30 +14,33 @@ from rolecast.config import RunConfig
 from rolecast.evaluation import latency, tasks
 from rolecast.evaluation.attribution import Texts, first_fault
 from rolecast.evaluation.cost import cost_of
-from rolecast.evaluation.metrics import shortfall, summarize
+from rolecast.evaluation.metrics import row_of, shortfall, summarize_rows
 from rolecast.evaluation.profiles import OURS, Profile
 from rolecast.evaluation.reports import KINDS, SCORES, judged, report_rewards, rightness, with_reports
-from rolecast.evaluation.tasks import QA, Task
+from rolecast.evaluation.tasks import QA, Scores, Task
 from rolecast.evaluation.trace import trace
+from rolecast.leasing import Group
 from rolecast.ports import Retriever
 from rolecast.retriever.live.search import LiveRetriever
-from rolecast.rollout.collect import Collector, Episode
+from rolecast.rollout.collect import Collector
 from rolecast.rollout.remote import limits_of
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find_trained
 from rolecast.stages import supporting
 from rolecast.stages.belonging import require_own
-from rolecast.stages.budget import BudgetedJudge, ever_trained, judge_left, judge_spent, note_judged
+from rolecast.stages.budget import SpentJudge, ever_trained, judge_left, judge_spent, judged_in_evaluations, note_judged
 from rolecast.stages.environment import environment_of
 from rolecast.stages.fixed import Found
+from rolecast.stages.keeping import Keeper, each, mended, whole_lines
 from rolecast.stages.playing import finished_engine
 from rolecast.stages.progress import Progress
 from rolecast.stages.run import Run
 from rolecast.stages.services import open_judge, open_retriever
 from rolecast.stages.team import load_questions, prepare_torch, require_model
 from rolecast.stages.working import working
-from rolecast.store.artifact import verify, writing
-from rolecast.types import Trajectory, Version
+from rolecast.store.artifact import digest_of, verify, writing
+from rolecast.types import Question, Trajectory, Version
+from rolecast.wire.coordinator import pack, unpack
 
 Around = Callable[[Retriever, Renderer], Retriever]  # what a study puts around a run's retriever
 
@@ -85,37 +89,34 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
     engine, renderer = finished_engine(run, method, of, version, lockstep=c.lockstep, externals=c.externals_of(method))
     searched = open_retriever(run)
     questions = profile.asked(load_questions(run, "test")[: c.eval.n])
-    left, budget = judge_left(run), c.judge.budget or 0
-    judge = BudgetedJudge(
-        open_judge(run, KINDS if any(map(judged, questions)) else ()), left,
-        lambda: judge_spent(budget, f"{folder.name} is not evaluated; verdicts that its cache holds cost nothing again"),
-    )  # fmt: skip
+    file = kept_in(run, stage, folder, said)
+    note_killed(run, folder.name, file)
+    judge, left = open_judge(run, KINDS if any(map(judged, questions)) else ()), judge_left(run)
     collector = Collector(
-        method, engine, around(searched, renderer), judge, renderer, c.seed, c.model.max_context, c.engine.in_flight,
-        profile.loses_beginning,
+        method, engine, around(searched, renderer), judge if left != 0 else SpentJudge(c.judge.budget or 0, folder.name), renderer, c.seed,
+        c.model.max_context, c.engine.in_flight, profile.loses_beginning,
         limits=limits_of(c, method), lockstep=c.lockstep, clocks={}, asks=report_rewards,
     )  # fmt: skip
     if found is not None:
         questions = found.given_to(questions)
-    bar = Progress(f"eval {stage}", len(questions))
+    task = with_reports(profile.task(tasks.together(method.measured or (of.task,))), questions)
     try:
-        done = collector.collect([Episode(q, f"test:{q.id}", 0) for q in questions], profile.sampling, "eval", bar.update)
-        task = with_reports(profile.task(tasks.together(method.measured or (of.task,))), questions)
-        silent = supporting.wanted(done, task)
+        done, seconds = _played(run, folder.name, file, collector, questions, profile, left or None)
+        shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
+        cost = cost_of(done, ever_trained(c, of))
+        done = profile.counted(done)
+        scored = [task.scores(t) for t in done]
+        silent = supporting.wanted(done, scored, task)
         texts = collector.run(supporting.texts_of(silent, collector.retriever)) if silent else {}
     finally:
-        note_judged(run, folder.name, judge.spent)
         collector.close()
         engine.close()
-    shortfall(len(questions), done, f"evaluation of {stage}")  # those that failed score 0
-    cost = cost_of(done, ever_trained(c, of))
-    done = profile.counted(done)
+    rows = [row_of(t, task, scores, texts) for t, scores in zip(done, scored, strict=True)]
     result = {
         **said,
-        **summarize(done, c.seed, c.eval.bootstrap, task, texts), "cost": asdict(cost), "method": dict(method.diagnostics(done)),
+        **summarize_rows(rows, c.seed, c.eval.bootstrap, task), "cost": asdict(cost), "method": dict(method.diagnostics(done)),
     }  # fmt: skip
-    predictions = [prediction(t, task, texts) for t in done]
-    spent = latency.latency([clock.seconds for clock in (collector.clocks or {}).values()], c.engine.in_flight)
+    predictions = [prediction(t, task, scores, texts) for t, scores in zip(done, scored, strict=True)]
     made: dict[str, Any] = {**run.made, "stage": stage, "profile": said.get("profile", ""), "environment": asdict(about)}
     if isinstance(searched, LiveRetriever):
         made["live"] = searched.told()
@@ -124,15 +125,64 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
         (partial / "result.json").write_text(json.dumps(result, indent=1))
         (partial / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in predictions))
         (partial / "traces.json").write_text(json.dumps([trace(t, task) for t in done[: c.eval.traces]]))
-        (partial / latency.FILE).write_text(json.dumps(spent))
+        (partial / latency.FILE).write_text(json.dumps(latency.latency(seconds, c.engine.in_flight)))
+    run.forget(file)
 
 
-def prediction(t: Trajectory, task: Task, texts: Texts = MappingProxyType({})) -> dict[str, Any]:
-    """A row of predictions.jsonl. Its scores are those of answers, where there are gold answers, and the task's own. `fault`: what went
+def kept_in(run: Run, stage: str, folder: Path, said: Mapping[str, Any]) -> Path:
+    """Where an evaluation that has not come to its end keeps its episodes: another file for whatever an episode depends on."""
+    model = digest_of(run.manifest(run.model(stage)) or b"")
+    about = environment_of(run)
+    asked = json.dumps([run.made, dict(said), model, about.index, about.judged_by], sort_keys=True)
+    return folder.with_name(f"{folder.name}.played-{digest_of(asked.encode())[:12]}.jsonl")
+
+
+def note_killed(run: Run, name: str, file: Path) -> None:
+    """Counts what the judge took for kept episodes of an evaluation that was killed before it could note it."""
+    kept = sum(json.loads(line)["judged"] for line in whole_lines(run.recall(file)))
+    note_judged(run, name, max(0, kept - judged_in_evaluations(run).get(name, 0)))
+
+
+def _played(
+    run: Run, name: str, file: Path, collector: Collector, questions: Sequence[Question], profile: Profile, left: int | None
+) -> tuple[list[Trajectory], list[Mapping[str, float]]]:  # fmt: skip
+    """An episode of each question in their order, with the seconds that it took. Those that were kept before are not played again, but for
+    those in which something failed. In lockstep other batches then meet, whose last bits may differ from those of one that was not stopped.
+    `left`: tokens of the judge.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    known = mended(file, lambda row: row["at"])
+    bar = Progress(f"eval {name}", len(questions), len(known))
+    with file.open("ab") as lines:
+        keeper = Keeper(lines, len(known), allowed=left)
+
+        async def play(waits: tuple[int, Question]) -> None:
+            at, question = waits
+            [t] = await collector.play_group(Group(f"test:{question.id}", question, (0,), "eval", profile.sampling))
+            seconds = collector.clocks.pop(t.id).seconds if collector.clocks is not None else {}
+            packed, fault = b64encode(pack([t])).decode(), t.fault if t.status == "error" else ""
+            keeper.keep({"at": at, "fault": fault, "judged": t.judge_tokens, "seconds": dict(seconds), "episode": packed}, t.judge_tokens)
+            bar.update(keeper.done)
+
+        waiting = ((at, question) for at, question in enumerate(questions) if at not in known)
+        try:
+            collector.run(each(waiting, play, 2 * collector.in_flight, lambda: keeper.spent))
+            if keeper.done < len(questions):
+                raise judge_spent(run.config.judge.budget or 0, f"{keeper.done} of {len(questions)} questions of {name} are kept")
+        except BaseException:
+            run.record(file)  # of a pod nothing else stays
+            raise
+        finally:
+            note_judged(run, name, keeper.judged)
+    kept = sorted(map(json.loads, whole_lines(file)), key=lambda row: row["at"])
+    return [t for row in kept for t in unpack(b64decode(row["episode"]))], [row["seconds"] for row in kept]
+
+
+def prediction(t: Trajectory, task: Task, scores: Scores, texts: Texts = MappingProxyType({})) -> dict[str, Any]:
+    """A row of predictions.jsonl. `scores`: the task's, of this episode. The row's scores are those of answers, where there are gold answers, and the task's own. `fault`: what went
     wrong first (`attribution.FAULTS`)."""
     short = bool(t.question.gold.answers) and task.headline not in SCORES
     answers = QA.scores(t) if short and task.name != QA.name else {}
-    scores = task.scores(t)
     return {
         "id": t.question.id, "dataset": t.question.dataset, "original_id": t.question.original_id, "type": t.question.type,
         "hops": t.question.hops, "question": t.question.text, "answer": t.answer, "golds": list(t.question.gold.answers), "status": t.status,

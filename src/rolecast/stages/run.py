@@ -144,6 +144,12 @@ class Run:
         if self.store is not None:
             self.store.put(self.key(file), file.read_bytes())
 
+    def forget(self, file: Path) -> None:
+        """Deletes a file that is of no use any more, and what was recorded of it."""
+        file.unlink(missing_ok=True)
+        if self.store is not None:
+            self.store.delete(self.key(file))
+
     def recall(self, file: Path) -> Path:
         """The file as it was last recorded, unless the folder has one."""
         if self.store is not None and not file.exists() and (data := self.store.get(self.key(file))) is not None:

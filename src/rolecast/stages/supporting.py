@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rolecast.errors import RolecastError
 from rolecast.evaluation.attribution import Texts, silent_on
 from rolecast.evaluation.reports import rightness
-from rolecast.evaluation.tasks import Task
+from rolecast.evaluation.tasks import Scores, Task
 from rolecast.ports import Retriever
 from rolecast.types import Trajectory
 
@@ -16,9 +16,10 @@ log = logging.getLogger(__name__)
 AT_ONCE = 256  # passages of a request
 
 
-def wanted(done: Sequence[Trajectory], task: Task) -> list[str]:
-    """Ids of the passages whose texts would say more, each once."""
-    return list(dict.fromkeys(passage for t in done for passage in silent_on(t, rightness(task, task.scores(t)))))
+def wanted(done: Sequence[Trajectory], scored: Sequence[Scores], task: Task) -> list[str]:
+    """Ids of the passages whose texts would say more, each once. `scored`: of each episode by the task."""
+    silent = (silent_on(t, rightness(task, scores)) for t, scores in zip(done, scored, strict=True))
+    return list(dict.fromkeys(passage for passages in silent for passage in passages))
 
 
 async def texts_of(ids: Sequence[str], retriever: Retriever) -> Texts:

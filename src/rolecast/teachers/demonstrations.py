@@ -19,7 +19,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rolecast.data.records import Filled, RowError, describe, fault, json_lines
+from rolecast.data.jsonl import RowError, fault, json_lines
+from rolecast.data.records import Filled, describe
 from rolecast.errors import InputError
 from rolecast.rollout.render import Renderer
 from rolecast.types import Example

@@ -261,6 +261,19 @@ def test_malformed_rows(tmp_path: Path, name: str, row: Any, reason: str) -> Non
     assert reason in text
 
 
+def test_what_is_no_object_behind_the_first_row_or_in_a_named_format_is_refused(tmp_path: Path) -> None:
+    """Of an array: lines are read as objects anyway."""
+    assert "row 2: not an object but int; mend or remove it" in refused(tmp_path, FLASHRAG, 1, name="in.json")
+    assert "row 1: not an object but list; mend or remove it" in refused(tmp_path, [1], name="in.json", format="flashrag")
+
+
+def test_a_named_format_does_not_make_rows_of_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "in.json: no rows; fetch the file again" in refused(tmp_path, name="in.json", format="flashrag")
+    fake_hub(monkeypatch, [])
+    with pytest.raises(InputError, match=r"^hub:them/rag, split test: no rows; fetch the file again"):
+        convert_hub("them/rag", None, "test", tmp_path / "out", None, "nq")
+
+
 def test_repeated_ids(tmp_path: Path) -> None:
     assert "row 2: id 'h1' is already on row 1" in refused(tmp_path, HOTPOT, HOTPOT, name="in.json")
     assert "line 3: passage 'p1' was another text before" in refused(tmp_path, *CORPUS, {**CORPUS[0], "text": "b"})

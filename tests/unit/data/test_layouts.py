@@ -16,6 +16,7 @@ import pytest
 
 from rolecast.data.convert import FORMATS, Converted, convert, detect
 from rolecast.data.files import kind_of
+from rolecast.data.formats.base import records
 from rolecast.data.formats.containers import read_rows
 from rolecast.data.records import read_corpus, read_questions
 from rolecast.errors import InputError
@@ -143,6 +144,23 @@ def test_prompts_without_their_criteria_are_refused(tmp_path: Path) -> None:
     other = json.loads((LAYOUTS / "deepresearch_bench_criteria.jsonl").read_text())
     (tmp_path / "criteria.jsonl").write_text(json.dumps({**other, "id": 9}))
     assert "nothing to write: 1 prompts without criteria" in refused(alone)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"criterions": None}, "key 'criterions' is missing; fetch the file again"),
+        ({"dimension_weight": {"readability": 1.0}}, "'dimension_weight' lacks 'insight'"),
+    ],
+)
+def test_criteria_beside_the_prompts_that_are_broken_are_named_with_their_file(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    prompts = tmp_path / "query.jsonl"
+    prompts.write_text((LAYOUTS / "deepresearch_bench_query.jsonl").read_text())
+    criteria = json.loads((LAYOUTS / "deepresearch_bench_criteria.jsonl").read_text())
+    (tmp_path / "criteria.jsonl").write_text(json.dumps({**criteria, **change}) + "\n")
+    told = refused(prompts)
+    assert f"{tmp_path / 'criteria.jsonl'}, line 1: " in told
+    assert reason in told
 
 
 def test_unanswerable_rows_are_kept_and_their_twins_counted(tmp_path: Path) -> None:
@@ -314,6 +332,11 @@ BROKEN: list[tuple[str, Callable[[Any], Any], str]] = [
     ("search_r1.jsonl", put([], "reward_model", "ground_truth", "target"), "question without gold"),
     ("verl.jsonl", drop("extra_info", "answer"), "key 'extra_info.answer' is missing"),
     ("deepresearch_bench_criteria.jsonl", drop("dimension_weight", "insight"), "'dimension_weight' lacks 'insight'"),
+    (
+        "deepresearch_bench_criteria.jsonl",
+        put(-0.5, "criterions", "insight", 0, "weight"),
+        "'criterions.insight.0.weight': input should be greater than or equal to 0",
+    ),
     ("deepresearch_bench_query.jsonl", put("", "prompt"), "'prompt' is empty"),
     ("deepresearch_bench_article.jsonl", put("", "article"), "'article' is empty"),
     ("healthbench.jsonl", put("five", "rubrics", 0, "points"), "'rubrics.0.points'"),
@@ -418,3 +441,10 @@ def test_broken_containers(tmp_path: Path, content: bytes, name: str, reason: st
     file = tmp_path / name
     file.write_bytes(content)
     assert reason in refused(file)
+
+
+def test_columns_of_unequal_length_are_no_records() -> None:
+    """What the hub stores as an object of columns: none is cut to the shortest."""
+    assert records({"a": [1, 2], "b": [3, 4]}) == [{"a": 1, "b": 3}, {"a": 2, "b": 4}]
+    with pytest.raises(ValueError, match="shorter"):
+        records({"a": [1, 2], "b": [3]})

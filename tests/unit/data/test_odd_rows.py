@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rolecast.data import texts
 from rolecast.data.convert import convert, detect
 from rolecast.data.records import read_corpus, read_questions
 from rolecast.errors import InputError
-from rolecast.types import Question
+from rolecast.types import Passage, Question
 
 LAYOUTS = Path(__file__).with_name("layouts")
 
@@ -166,3 +168,45 @@ def test_hidden_texts_of_a_folder_are_not_read(tmp_path: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"This is {name}.")
     assert convert(tmp_path / "texts", tmp_path / "out", None, "set", "dev").passages == 1
+
+
+def test_a_file_whose_name_is_no_text_is_named_and_not_a_title(tmp_path: Path) -> None:
+    """Linux takes any bytes as a name."""
+    (tmp_path / "texts").mkdir()
+    Path(os.fsdecode(os.fsencode(tmp_path / "texts") + b"/r\xe9sum\xe9.txt")).write_text("A canal.")
+    with pytest.raises(InputError, match=r"/r\\xe9sum\\xe9.txt: its name is not UTF-8; rename it"):
+        convert(tmp_path / "texts", tmp_path / "out", None, "set", "dev")
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_two_texts_that_get_one_id_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids are digests of 8 bytes: of billions of passages two may have the same."""
+    (tmp_path / "texts").mkdir()
+    for name in "ab":
+        (tmp_path / "texts" / f"{name}.txt").write_text(f"Text {name}.")
+    monkeypatch.setattr(texts, "passage_of", lambda title, text: Passage("same", title, text))
+    with pytest.raises(InputError, match=r"b\.txt: passage 'same' was another text before"):
+        convert(tmp_path / "texts", tmp_path / "out", None, "set", "dev")
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_a_folder_is_no_file_of_a_named_format(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a folder; name a file in it"):
+        convert(tmp_path, tmp_path / "out", "flashrag", "set", "dev")
+
+
+def test_a_table_that_breaks_off_in_its_middle_is_named_with_the_row(tmp_path: Path) -> None:
+    table = tmp_path / "in.csv"
+    rows = "".join(f"{n},A canal,Text {n}.\n" for n in range(4000))
+    table.write_bytes(f"id,title,text\n{rows}".encode() + b"\xff,A canal,Text.\n")
+    with pytest.raises(InputError, match=r"in\.csv, row \d+: cannot be read \(.*\); fetch the file again"):
+        convert(table, tmp_path / "out", "corpus", "set", "dev")
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_half_a_pair_inside_an_array_is_named_with_its_row(tmp_path: Path) -> None:
+    """A passage's id is a digest of its bytes, which such a text has none of."""
+    row = {"_id": "1", "question": "Who?", "answer": "Ada", "supporting_facts": [["Ada", 0]], "context": [["Ada", ["\ud800"]]]}
+    (tmp_path / "in.json").write_text(json.dumps([row]))
+    with pytest.raises(InputError, match=r"in\.json, row 1: a text holds half of a surrogate pair"):
+        convert(tmp_path / "in.json", tmp_path / "out", "hotpotqa", "set", "dev")

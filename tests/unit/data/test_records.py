@@ -10,15 +10,8 @@ from typing import Any
 
 import pytest
 
-from rolecast.data.records import (
-    JsonlWriter,
-    iter_corpus,
-    read_corpus,
-    read_questions,
-    split_contents,
-    write_corpus,
-    write_questions,
-)
+from rolecast.data.jsonl import JsonlWriter
+from rolecast.data.records import iter_corpus, read_corpus, read_questions, split_contents, write_corpus, write_questions
 from rolecast.errors import InputError
 from rolecast.types import Gold, Hop, Passage, Question, RubricItem
 
@@ -27,6 +20,7 @@ FULL = Question("q1", "Who is the mentor of Brol Tan?", Gold(("Vrek Stom", "V. S
 BARE = Question("q2", "Wer ist Örk\u2028Zün?", Gold(("niemand",)))
 PASSAGES = [Passage("p1", "Brol Tan", "The mentor of Brol Tan is Vrek Stom."), Passage("p2", "", 'A "quoted"\nline.')]
 QUESTION = {"id": "q1", "question": "Who?", "answers": ["me"]}
+HOP = {"subject": "a", "relation": "b", "object": "c", "fact": "d", "passage": "p", "query": "q"}
 PASSAGE = {"id": "p1", "title": "T", "text": "words"}
 
 
@@ -129,6 +123,9 @@ def test_titles_lose_one_outer_pair_of_quotes(contents: str, title: str) -> None
         ({**QUESTION, "hops": -1}, "'hops': input should be greater than or equal to 0"),
         ({**QUESTION, "given": []}, "'given': input should be a valid dictionary"),
         ({**QUESTION, "chain": [{"subject": "s"}]}, "key 'chain.0.relation' is missing"),
+        ({**QUESTION, "chain": [{**HOP, "note": "x"}]}, "unknown key 'chain.0.note'"),
+        ({**QUESTION, "rubric": [{"text": "says who", "wieght": 2.0}]}, "unknown key 'rubric.0.wieght'"),
+        ({**QUESTION, "rubric": [{"text": "says who", "weight": "2"}]}, "'rubric.0.weight': input should be a valid number"),
         ({**QUESTION, "answers": []}, "question without gold"),
         ({**QUESTION, "answers": [" "]}, "'answers.0' is empty"),
         ({**QUESTION, "question": ""}, "'question' is empty"),

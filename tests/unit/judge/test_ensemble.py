@@ -47,6 +47,12 @@ def test_the_middle_one_is_the_verdict(scores: tuple[float | None, ...], average
     assert "m1" in verdict.reason
 
 
+def test_the_levels_of_two_texts_are_those_of_the_middle_one() -> None:
+    pairs = [(1.0, 0.25), (0.5, 0.5), (0.25, 1.0)]
+    found = agreed({f"m{at}": Verdict(own / (own + other), levels=(own, other)) for at, (own, other) in enumerate(pairs)}, averaged=False)
+    assert (found.score, found.levels) == (0.5, (0.5, 0.5))
+
+
 def test_models_are_asked_each_by_its_name_and_named_together() -> None:
     said = {"a": "YES", "b": "NO", "c": "YES"}
     with answering() as (endpoint_url, endpoint):

@@ -23,7 +23,7 @@ from tests.obedient import reply
 INPUTS: dict[str, Any] = {
     "question": TWO_HOPS.text, "gold": TWO_HOPS.gold, "prediction": "Brol Tan", "content": "said this", "memory": MENTOR.sentence,
     "queries": ["past query"], "documents": [MENTOR.sentence], "sub_query": "mentor of Brol Tan", "item": "names the mentor",
-    "report": "a report", "reference": "another report", "sources": {"1": MENTOR.sentence},
+    "report": "a report", "first": "a report", "second": "another report", "sources": {"1": MENTOR.sentence},
 }  # fmt: skip
 # By kind: its good verdict and its bad one as a model writes them, and the inputs that policies or pages wrote.
 KINDS = {
@@ -33,7 +33,7 @@ KINDS = {
     "decor.filter": ("1", "-1", ["content", "documents", "sub_query"]),
     "decor.answerer": ("1", "-1", ["content", "memory"]),
     "decomposer.rubric": ("1", "0", ["report", "sources"]),
-    "race": ("1/0.5", "0/1", ["report", "reference"]),
+    "race": ("1/0.5", "0/1", ["first", "second"]),
     "rubric": ("1", "0", ["report"]),
 }
 PLACES = [(kind, place) for kind, (_, _, places) in KINDS.items() for place in places]

@@ -43,7 +43,13 @@ def test_what_is_no_level_is_unscored(reply: str) -> None:
 
 def test_two_texts_are_held_against_each_other_and_their_levels_travel() -> None:
     """Over the model's endpoint, the service and its cache."""
-    inputs = {**INPUTS, "reference": "It is Zen Kol."}
+    inputs = {
+        "question": TWO_HOPS.text,
+        "gold": TWO_HOPS.gold,
+        "item": "names Kel Dax",
+        "first": "It is Kel Dax.",
+        "second": "It is Zen Kol.",
+    }
     with answering() as (url, endpoint):
         endpoint.replies = ["The first is better.\nScore: 0.75/0.25"]
         service = make_judge(JudgeSettings(judge_backend="openai", judge_openai_url=url, judge_openai_model="m"))
@@ -52,6 +58,7 @@ def test_two_texts_are_held_against_each_other_and_their_levels_travel() -> None
     assert found == Verdict(0.75, "The first is better.", levels=(0.75, 0.25))
     prompt = endpoint.bodies[0]["messages"][0]["content"]
     assert prompt.index('"It is Kel Dax."') < prompt.index('"It is Zen Kol."')
+    assert "reference" not in prompt  # or the other order would name the wrong one
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from rolecast.errors import InputError, NamedStop, RolecastError
 from rolecast.ports import JudgeInfo, Verdict
 from rolecast.rollout.collect import Collector
 from rolecast.stages import alone
+from rolecast.stages.keeping import Keeper
 from rolecast.stages.models import Speaker, config_for
 from rolecast.store.artifact import verify
 from rolecast.types import Question
@@ -104,20 +105,20 @@ def test_an_endpoint_and_the_lenient_scores_beside(tmp_path: Path, model: Path, 
 
 
 def test_a_killed_evaluation_goes_on(tmp_path: Path, model: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep, kept = alone._Sink.keep, 0
+    keep, kept = Keeper.keep, 0
 
-    def until(self: alone._Sink, at: int, t: Any, *more: Any) -> None:
+    def until(self: Keeper, row: Mapping[str, Any], judged: int) -> None:
         nonlocal kept
         kept += 1
         if kept > 4:
             raise RolecastError("killed")
-        keep(self, at, t, *more)
+        keep(self, row, judged)
 
     with answering() as (url, endpoint):
         endpoint.replies = [reply]
         words = outside(url, model, data, tmp_path / "out")
         with monkeypatch.context() as patched:
-            patched.setattr(alone._Sink, "keep", until)
+            patched.setattr(Keeper, "keep", until)
             CliRunner().invoke(app, [str(word) for word in words])
         file = tmp_path / "out" / "played.jsonl"
         assert len(file.read_bytes().splitlines()) == 4
@@ -146,7 +147,7 @@ def test_what_failed_is_asked_again(tmp_path: Path, model: Path, data: Path) -> 
 def test_few_questions_are_in_memory(tmp_path: Path, model: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are live or next: each is read when one before it has ended."""
     read, kept, most, whole = 0, 0, 0, alone.iter_questions
-    keep, play = alone._Sink.keep, Collector.play_group
+    keep, play = Keeper.keep, Collector.play_group
 
     def counted(path: Path) -> Iterator[Question]:
         nonlocal read
@@ -154,9 +155,9 @@ def test_few_questions_are_in_memory(tmp_path: Path, model: Path, data: Path, mo
             read += 1
             yield question
 
-    def watched(self: alone._Sink, at: int, t: Any, *more: Any) -> None:
+    def watched(self: Keeper, row: Mapping[str, Any], judged: int) -> None:
         nonlocal kept
-        keep(self, at, t, *more)
+        keep(self, row, judged)
         kept += 1
 
     async def played(self: Collector, *arguments: Any) -> Any:
@@ -165,7 +166,7 @@ def test_few_questions_are_in_memory(tmp_path: Path, model: Path, data: Path, mo
         return await play(self, *arguments)
 
     monkeypatch.setattr(alone, "iter_questions", counted)
-    monkeypatch.setattr(alone._Sink, "keep", watched)
+    monkeypatch.setattr(Keeper, "keep", watched)
     monkeypatch.setattr(Collector, "play_group", played)
     with answering() as (url, endpoint):
         endpoint.replies = [reply]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,18 +15,15 @@ from rolecast.errors import NamedStop
 from rolecast.evaluation.cost import Cost, cost_of, read_cost
 from rolecast.learner.ranks import ALONE
 from rolecast.methods.decor import Decor
-from rolecast.ports import JudgeInfo, Verdict
 from rolecast.schedule import find
 from rolecast.stages import rl as rl_stage
 from rolecast.stages.budget import (
     ON_DEV,
-    BudgetedJudge,
     accounts,
     allowance,
     ever_trained,
     judge_allowance,
     judge_left,
-    judge_spent,
     judged_in_evaluations,
     note_judged,
     trained_roles,
@@ -253,28 +249,3 @@ def test_evaluations_take_of_the_judges_budget_and_leave_the_rest(run: Run) -> N
     assert judge_allowance(run, find(run.config.schedule, "first")) == 925  # its own tokens are not taken from it
     note_judged(run, "plans", 9999)
     assert judge_left(run) == 0
-
-
-class Costly:
-    async def info(self) -> JudgeInfo:
-        return JudgeInfo("costly")
-
-    async def judge(self, kind: str, inputs: Any) -> Verdict:
-        return Verdict(1.0, tokens=40)
-
-
-def test_a_judge_whose_budget_is_spent_ends_what_asks_it() -> None:
-    judge = BudgetedJudge(Costly(), 100, lambda: judge_spent(100, "rl is not evaluated"))
-
-    async def ask(times: int) -> None:
-        for _ in range(times):
-            await judge.judge("answer", {})
-
-    asyncio.run(ask(3))
-    with pytest.raises(
-        NamedStop, match=r"^the judge's budget of 100 tokens is spent: rl is not evaluated; raise judge.budget and give the same"
-    ):
-        asyncio.run(ask(1))
-    assert judge.spent == 120
-    judge.left = None
-    asyncio.run(ask(3))

@@ -112,6 +112,25 @@ def test_more_samples_go_on_where_it_ended(tmp_path: Path, model: Path, data: Pa
     assert (teacher.asked[0], teacher.asked[3], found["both, kept"]) == (3, 1, 3)
 
 
+def test_more_questions_go_on_where_it_ended_and_the_first_rows_are_the_same(tmp_path: Path, model: Path, data: Path) -> None:
+    """Question 0 is kept at its third try, 3 and 5 at once; fewer again give what the first command gave."""
+    out, kept = tmp_path / "out", []
+    with answering() as (url, endpoint):
+        teacher = teaching(endpoint)
+        for n in (4, 6, 4):
+            told = command(words(url, model, data, out, "--samples", 3, "-n", n))
+            kept.append(((out / "demonstrations" / "turns.jsonl").read_text().splitlines(), counts(told)))
+            if n == 4:
+                assert teacher.asked == ({0: 3, 1: 3, 2: 3, 3: 1} if len(kept) == 1 else {0: 3, 1: 3, 2: 3, 3: 1, 4: 3, 5: 1})
+    (few, first), (more, second), (fewer, third) = kept
+    assert [json.loads(line)["id"] for line in more] == ["q0", "q3", "q5"]
+    assert few == fewer == more[:2]
+    assert [found["questions"] for found in (first, second, third)] == [4, 6, 4]
+    assert [found["both, kept"] for found in (first, second, third)] == [2, 3, 2]
+    assert first["tokens read and said"] < second["tokens read and said"]
+    assert json.loads((out / "demonstrations" / "manifest.json").read_text())["provenance"]["config"]["n"] == 4
+
+
 def test_a_budget_ends_it_and_a_larger_one_goes_on(tmp_path: Path, model: Path, data: Path) -> None:
     with answering() as (url, endpoint):
         teacher = teaching(endpoint)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +12,10 @@ import pytest
 from rolecast.cli import runs
 from rolecast.config import make_config
 from rolecast.errors import InputError
+from rolecast.leasing import Group
 from rolecast.methods.base import DOCUMENTS
-from rolecast.rollout.collect import Collector, Episode
+from rolecast.rollout.clock import Clock
+from rolecast.rollout.collect import Collector
 from rolecast.stages import evaluate as evaluate_stage
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.fixed import Found
@@ -69,19 +70,33 @@ def test_what_cannot_be_is_said_before_any_work(tmp_path: Path) -> None:
         evaluate(own, "rl", found=evaluated(run_of(tmp_path, "foreign", "search_r1", "other words")))
 
 
+class Silent:
+    """An engine that nobody asks."""
+
+    version, branches = "v", 0
+
+    async def __aenter__(self) -> Silent:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
     """The questions of the episodes that were played."""
     seen: list[Question] = []
 
-    def collect(collector: Any, episodes: Sequence[Episode], *rest: Any) -> list[Trajectory]:
-        seen.extend(episode.question for episode in episodes)
+    async def play_group(collector: Collector, group: Group) -> list[Trajectory]:
+        seen.append(group.question)
+        assert collector.clocks is not None
+        collector.clocks["t"] = Clock()
         said = Thread("t", "generator", "generator", turns=[Action("t#0", (1,), (0.0,), "v", "", "stop")])
-        return [Trajectory("t", e.question, e.group, 0, "dac", 0, threads=[said], answer="x", retrieved=["a", "b"]) for e in episodes]
+        return [Trajectory("t", group.question, group.id, 0, "dac", 0, threads=[said], answer="x", retrieved=["a", "b"])]
 
-    monkeypatch.setattr(Collector, "collect", collect)
-    engine = SimpleNamespace(close=lambda: None)
-    monkeypatch.setattr(evaluate_stage, "finished_engine", lambda *_, **how: (engine, RENDERER))
+    monkeypatch.setattr(Collector, "play_group", play_group)
+    monkeypatch.setattr(evaluate_stage, "finished_engine", lambda *_, **how: (Silent(), RENDERER))
     for name in ("require_model", "prepare_torch", "open_retriever", "open_judge"):
         monkeypatch.setattr(evaluate_stage, name, lambda *_: None)
     monkeypatch.setattr(evaluate_stage, "load_questions", lambda run, split: QUESTIONS)

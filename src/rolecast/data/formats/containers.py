@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from rolecast.data.files import kind_of, opened, seekable
-from rolecast.data.records import DEEP, fault, json_lines
+from rolecast.data.jsonl import DEEP, fault, json_lines
 from rolecast.errors import InputError
 from rolecast.installed import needing
 from rolecast.reading import distinct

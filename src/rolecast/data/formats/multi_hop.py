@@ -12,7 +12,8 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from rolecast.data.formats.base import ABSTAIN, UNANSWERABLE, Aliases, Format, Item, Key, Layout, key_of, listed, records
-from rolecast.data.records import Filled, RowError, passage_of
+from rolecast.data.jsonl import RowError
+from rolecast.data.records import Filled, passage_of
 from rolecast.types import Gold, Hop, Passage, Question
 from rolecast.world.grammar import forward_query, words
 

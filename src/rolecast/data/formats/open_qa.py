@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from rolecast.data.formats.base import Aliases, Format, Item, Key, Layout, key_of, listed
-from rolecast.data.records import Filled, QuestionRow, RowError, passage_of
+from rolecast.data.jsonl import RowError
+from rolecast.data.records import Filled, QuestionRow, passage_of
 from rolecast.types import Gold, Question
 
 # Beside question and answer, a plain row may say what it is called and what it is like; with anything else it is some other layout's.

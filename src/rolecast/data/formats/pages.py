@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from rolecast.data.formats.base import ABSTAIN, UNANSWERABLE, Format, Item, Key, Layout, key_of, listed, records
-from rolecast.data.records import Filled, RowError, passage_of
+from rolecast.data.jsonl import RowError
+from rolecast.data.records import Filled, passage_of
 from rolecast.data.texts import passages_of
 from rolecast.types import Gold, Passage, Question
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rolecast.data.formats.base import Aliases, Format, Item, Key, Layout, aliases, key_of
-from rolecast.data.records import Filled, QuestionRow, fault, iter_corpus
+from rolecast.data.jsonl import fault
+from rolecast.data.records import Filled, QuestionRow, iter_corpus
 from rolecast.types import Gold, Passage, Question
 
 

@@ -11,7 +11,8 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from rolecast.data.formats.base import Format, Item, Key, Layout, key_of, listed
 from rolecast.data.formats.containers import read_rows
-from rolecast.data.records import Filled, RowError, describe, fault
+from rolecast.data.jsonl import RowError, fault
+from rolecast.data.records import Filled, describe
 from rolecast.types import Gold, Question, RubricItem
 
 Spelled = BeforeValidator(listed)

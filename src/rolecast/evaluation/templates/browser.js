@@ -40,24 +40,27 @@ const MEASURES = {
 let measure = "advantage"; // of all episodes that are opened, until another is chosen
 const signed = (value, digits) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${Math.abs(value).toFixed(digits)}`;
 
-/** An action's text, token by token, each with its numbers; `paint` colours it. */
+/** An action's text, token by token, each with its numbers, null where one is not finite; `paint` colours it. */
 function tokenText({ pieces, ...columns }) {
   return make("pre", {}, pieces.map((piece, i) => {
-    const numbers = Object.keys(MEASURES).map((name) => `${name} ${MEASURES[name].told(columns[name][i])}`);
+    const told = (name) => columns[name][i] === null ? "–" : MEASURES[name].told(columns[name][i]);
+    const numbers = Object.keys(MEASURES).map((name) => `${name} ${told(name)}`);
     const token = make("span.token", { title: [JSON.stringify(piece), ...numbers].join("\n") }, piece);
     token.numbers = Object.fromEntries(Object.keys(MEASURES).map((name) => [name, columns[name][i]]));
     return token;
   }));
 }
 
-/** Colours all tokens in `root` by the measure that is chosen, and returns what the scale ends at. */
+/** Colours all tokens in `root` by the measure that is chosen, and returns what the scale ends at. A token without a number has no colour. */
 function paint(root) {
-  const tokens = [...root.querySelectorAll(".token")], { scaled, middle } = MEASURES[measure] ?? {};
-  const end = scaled ? Math.max(1e-6, ...tokens.map((token) => Math.abs(scaled(token.numbers[measure])))) : 0;
-  for (const token of tokens) {
-    const value = scaled ? scaled(token.numbers[measure]) / end : 0;
+  const { scaled, middle } = MEASURES[measure] ?? {};
+  const valueOf = ({ numbers }) => !scaled || numbers[measure] === null ? null : scaled(numbers[measure]);
+  const tokens = [...root.querySelectorAll(".token")].map((token) => [token, valueOf(token)]);
+  const end = scaled ? Math.max(1e-6, ...tokens.map(([, value]) => Math.abs(value ?? 0))) : 0;
+  for (const [token, value] of tokens) {
     const colour = middle === null ? "--role-1" : value < 0 ? "--role-5" : "--role-0";
-    token.style.background = scaled ? `color-mix(in srgb, var(${colour}) ${(70 * Math.abs(value)).toFixed(0)}%, transparent)` : "";
+    const share = ((70 * Math.abs(value ?? 0)) / (end || 1)).toFixed(0);
+    token.style.background = value === null ? "" : `color-mix(in srgb, var(${colour}) ${share}%, transparent)`;
   }
   return end;
 }

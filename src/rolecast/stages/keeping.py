@@ -1,0 +1,84 @@
+"""Episodes that are kept as soon as they have ended, a line of JSON each, so that a command that was stopped goes on.
+
+Once a budget is spent nothing more begins, and what is under way ends and is kept: no token that was paid for is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from rolecast.rollout.scheduler import ended
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Keeper:
+    """`judged`: tokens of the judge that count against those that are `allowed`; None is no limit. `done`: episodes that are kept."""
+
+    file: IO[bytes]
+    done: int = 0
+    judged: int = 0
+    allowed: int | None = None
+
+    @property
+    def spent(self) -> bool:
+        return self.allowed is not None and self.judged >= self.allowed
+
+    def keep(self, row: Mapping[str, Any], judged: int) -> None:
+        """On disk when it returns. `judged`: tokens that the judge took for this episode."""
+        self.file.write(json.dumps(row).encode() + b"\n")
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.done += 1
+        self.judged += judged
+
+
+async def each(items: Iterable[T], play: Callable[[T], Coroutine[Any, Any, None]], at_once: int, spent: Callable[[], bool]) -> None:
+    """Plays `at_once` items at a time, in their order, and begins no more once it is `spent`, which what is live then passes. The first
+    exception is raised and ends the others. Items that wait behind those that have a lane keep every lane busy, and few contexts in memory."""
+    live: set[asyncio.Task[None]] = set()
+    try:
+        for item in items:
+            if spent():
+                break
+            live.add(asyncio.ensure_future(play(item)))
+            if len(live) >= at_once:
+                over, live = await asyncio.wait(live, return_when=asyncio.FIRST_COMPLETED)
+                for task in over:
+                    task.result()
+        await asyncio.gather(*live)
+    finally:
+        await ended(list(live))
+
+
+def mended(file: Path, name: Callable[[Any], Hashable]) -> set[Any]:
+    """Names of the episodes that are done. A line that a kill cut off goes, and so do episodes in which something failed."""
+    if not file.exists():
+        return set()
+    done: set[Any] = set()
+    temporary = file.with_suffix(".tmp")
+    with temporary.open("wb") as out:
+        for line in whole_lines(file):
+            row = json.loads(line)
+            if not row["fault"] and name(row) not in done:
+                done.add(name(row))
+                out.write(line)
+    os.replace(temporary, file)
+    return done
+
+
+def whole_lines(file: Path) -> Iterator[bytes]:
+    """All but a last one that was cut off; none where there is no file."""
+    if not file.exists():
+        return
+    with file.open("rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n"):
+                yield line
