@@ -119,7 +119,7 @@ def test_an_episode_that_began_with_the_version_before_goes_on_with_its_weights_
     for (slot, one), completion in zip(of, asyncio.run(together()), strict=True):
         assert completion.version == one.name
         expected = recomputed(one.team.model(slot), completion.ids)
-        assert torch.allclose(torch.tensor(completion.logprobs), expected, atol=1e-3), (slot, one.name)
+        assert close(completion.logprobs, expected), (slot, one.name)
 
 
 def test_a_request_that_nobody_waits_for_is_ended_and_tells_what_it_sampled(
