@@ -32,7 +32,7 @@ Parameters = Annotated[
 Block = Annotated[
     Path | None, path_option("YAML of what the cluster wants of the steps' pods: the block `overrides` of charts and jobs.", "--overrides")
 ]
-Out = Annotated[Path | None, path_option("YAML file to write the pipeline into, instead of starting it.")]
+Out = Annotated[Path | None, path_option("YAML file to write the pipeline with its arguments into, instead of starting it.")]
 Host = Annotated[str | None, typer.Option(envvar="ROLECAST_KFP_HOST", help="URL of Kubeflow Pipelines.")]
 Namespace = Annotated[str | None, typer.Option(help="Of the profile, where Kubeflow has several users.")]
 Experiment = Annotated[str, typer.Option()]
@@ -205,12 +205,12 @@ def _start(
     pipeline: Any, out: Path | None, host: str | None, arguments: dict[str, Any], name: str, experiment: str, namespace: str | None,
     service_account: str,
 ) -> None:  # fmt: skip
-    """On a server, or into a file."""
+    """On a server, or into a file, whose parameters then have these arguments by default."""
     from rolecast.launching.local_pipeline import write_pipeline
     from rolecast.launching.submit import submit as start
 
     if out is not None:
-        write_pipeline(out, pipeline)
+        write_pipeline(out, pipeline, arguments)
         print(out)
         return
     started = start(

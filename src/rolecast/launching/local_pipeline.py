@@ -84,7 +84,8 @@ def compile_pipeline(out: Path, schedule: Schedule, keys: Sequence[str] = (), ov
     write_pipeline(out, make_pipeline(schedule, keys, overrides or NOTHING))
 
 
-def write_pipeline(out: Path, pipeline: Any) -> None:
+def write_pipeline(out: Path, pipeline: Any, arguments: Mapping[str, Any] | None = None) -> None:
+    """With `arguments` as what its parameters are where a run is given none."""
     from kfp import compiler
 
     try:
@@ -94,6 +95,6 @@ def write_pipeline(out: Path, pipeline: Any) -> None:
             raise InputError(f"{out}: name a file that ends in .yaml")
         if not out.parent.is_dir():
             raise InputError(f"{out.parent} is no directory; create it or choose another --out")
-        compiler.Compiler().compile(pipeline, str(out))
+        compiler.Compiler().compile(pipeline, str(out), pipeline_parameters=dict(arguments or {}))
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror}); choose another place or make room") from None

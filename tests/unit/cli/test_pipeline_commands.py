@@ -116,6 +116,19 @@ def test_a_service_that_cannot_be_is_refused_before_anything_is_evaluated(sent: 
     assert not sent
 
 
+def test_a_pipeline_in_a_file_has_what_it_was_given(sent: Sent, tmp_path: Path) -> None:
+    """Its arguments, and what is said by `--parameter`, are its parameters' defaults: whoever uploads it types them no more."""
+    words = [*INDEX, "--kind", "bm25", "--parameter", "index_memory=64Gi", "--parameter", "node_selector={a: b}"]
+    run(*words)
+    run(*words, "--out", str(tmp_path / "p.yaml"))
+    parameters = Compiled.read((tmp_path / "p.yaml").read_text()).spec["root"]["inputDefinitions"]["parameters"]
+    given = sent[0]["arguments"]
+    assert {name: parameters[name]["defaultValue"] for name in given} == given
+    assert given["corpus"] == "s3://b/c.jsonl"
+    assert given["index_memory"] == "64Gi"
+    assert given["node_selector"] == {"a": "b"}
+
+
 def test_keys_of_endpoints_are_compiled_in(tmp_path: Path) -> None:
     deploy(tmp_path, "--keys", "A_KEY,B_KEY", "--out", str(tmp_path / "p.yaml"))
     compiled = Compiled.read((tmp_path / "p.yaml").read_text())
