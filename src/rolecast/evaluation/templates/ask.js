@@ -24,7 +24,7 @@ class Live {
     this.trace = { question, threads: [] };
     this.boxes = new Map(); // by the thread's id
     this.steps = make("div.steps");
-    this.head = make("div", {}, make("h3.question", {}, make("span", {}, question)));
+    this.head = make("div", {}, make("h2.question", {}, make("span", {}, question)));
     panel.classList.remove("empty");
     panel.replaceChildren(this.head, this.steps);
   }
