@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,13 @@ ERRORS = TeacherErrors(stop_early=0.15, wrong_relation=0.1, keep_distractors=0.2
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One turn. `key`: the engine's name of it; `length`: tokens that it is forced to sample."""
+    """One turn. `key`: the engine's name of it; `length`: tokens that it is forced to sample; `stops`: how many strings would end it."""
 
     key: str
     ids: tuple[int, ...]
     text: str
     length: int
+    stops: int
 
 
 @dataclass(slots=True)
@@ -127,7 +128,7 @@ class _NotingEnv(TeacherEnv):
     async def complete(self, live: Any) -> Completion:
         said = await TeacherEnv.complete(self, live)
         length = next(self.lengths, len(said.ids))
-        self.calls.append(Call(f"{live.thread.id}#{live.turn}", live.thread.ids, said.text, length))
+        self.calls.append(Call(f"{live.thread.id}#{live.turn}", live.thread.ids, said.text, length, len(live.role.stop)))
         return said
 
 
@@ -172,7 +173,7 @@ def _play(
         pass
     except EpisodeEnd as end:
         raise SystemExit(f"{trajectory.id}: {end}; raise --context") from None
-    calls = [Call(c.key, c.ids, c.text, reply or c.length) for c in env.calls]
+    calls = [replace(c, length=reply or c.length) for c in env.calls]
     if longest := max((len(c.ids) + c.length for c in calls if len(c.ids) + c.length > max_context), default=0):
         raise SystemExit(f"{trajectory.id} takes {longest} tokens, the context has {max_context}; raise --context")
     record.episodes.append(episode)

@@ -8,6 +8,7 @@
 ours   coordinator, worker, lanes, Env and the method's coroutine, through our engine to vLLM; searches and verdicts are answered at once
 raw    vLLM's own AsyncLLM: an asyncio task an episode, each call's prompt and length as recorded, one after the other, and nothing else.
        It has the same sampling parameters, with log-probs, and no text is made
+same   as raw, with as many stop strings as ours looks for: vLLM makes text for those. same / raw is what they cost vLLM itself
 bare   (with --bare) as raw, without log-probs
 
 All in one process with one engine core: the sides take turns, the prefix cache is emptied before each, and the first round is not counted.
@@ -16,9 +17,9 @@ Whether ours sent the recorded prompts is checked.
 
 Episodes: of the method's teacher on throw-away worlds (--questions, --group), or recorded ones (--episodes, --index). --reply N forces
 another length on every reply. --shape: random weights, which vLLM makes up, with a tokenizer's texts (the demo's, where none is given).
---instant: an engine that answers at once, without vLLM: what our side costs by itself. --profile prints where ours spends its time.
+--instant: an engine that answers at once, without vLLM: the CPU time that our side takes by itself. --profile prints where ours spends it.
 
-Prints output tokens/s (prefill included) as medians with lowest and highest, and the median of the rounds' ratios.
+Prints output tokens/s (prefill included) as medians with lowest and highest, and the medians of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -192,9 +193,12 @@ def compared(args: argparse.Namespace, method: Method, renderer: Renderer, recor
         done = rollouts.collect(record.episodes, SAMPLING, "train")
         assert len(done) == len(record.episodes)
 
-    sides: dict[str, Callable[[], None]] = {"raw": lambda: engine._thread.wait(raw(engine, record, {})), "ours": ours}
+    def vllm(stops: bool = False, **other: Any) -> Callable[[], None]:
+        return lambda: engine._thread.wait(raw(engine, record, stops, other))
+
+    sides = {"raw": vllm(), "same": vllm(stops=True), "ours": ours}
     if args.bare:
-        sides["bare"] = lambda: engine._thread.wait(raw(engine, record, {"logprobs": None}))
+        sides["bare"] = vllm(logprobs=None)
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     try:
         for number in range(args.repeats + 1):
@@ -206,7 +210,7 @@ def compared(args: argparse.Namespace, method: Method, renderer: Renderer, recor
                 if number:
                     seconds[name].append(time.perf_counter() - begun)
         if args.profile:
-            profiled(ours)
+            profiled(ours, renderer)
     finally:
         engine.close()
     told(record, seconds)
@@ -218,12 +222,13 @@ def version() -> str:
     return str(vllm.__version__)
 
 
-async def raw(engine: VllmEngine, record: Record, other: Mapping[str, Any]) -> None:
-    """The record's calls, each episode's one after the other."""
+async def raw(engine: VllmEngine, record: Record, stops: bool, other: Mapping[str, Any]) -> None:
+    """The record's calls, each episode's one after the other. `stops`: with strings that would end them."""
 
     async def episode(calls: list[Call]) -> None:
         for call in calls:
-            asked = GenerateRequest(call.ids, "shared", call.length, (), SAMPLING, 0, call.key)
+            ends = (NEVER,) * call.stops if stops else ()
+            asked = GenerateRequest(call.ids, "shared", call.length, ends, SAMPLING, 0, call.key)
             output = await vllm_api.answer(engine._llm, call.ids, {**parameters(asked, frozenset(), False), **other}, call.key, None)
             assert len(output.outputs[0].token_ids) == call.length
 
@@ -238,10 +243,10 @@ def told(record: Record, seconds: Mapping[str, list[float]]) -> None:
             f"| {name} | {record.sampled / median:,.0f} | {record.sampled / max(found):,.0f} | {record.sampled / min(found):,.0f} "
             f"| {record.prompts / median:,.0f} | {record.turns / median:,.0f} |"
         )
-    for other in seconds:
-        if other != "ours":
-            ratios = [o / u for o, u in zip(seconds[other], seconds["ours"], strict=True)]
-            print(f"ours / {other}: {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
+    pairs = [("ours", other) for other in seconds if other != "ours"] + [("same", "raw")]
+    for side, other in pairs:  # of what each does in a second
+        ratios = [o / s for o, s in zip(seconds[other], seconds[side], strict=True)]
+        print(f"{side} / {other}: {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
 
 
 def instant(args: argparse.Namespace, method: Method, renderer: Renderer, record: Record) -> None:
@@ -253,21 +258,22 @@ def instant(args: argparse.Namespace, method: Method, renderer: Renderer, record
     found = []
     for number in range(args.repeats + 1):
         renderer.forget()
-        begun = time.perf_counter()
+        begun = time.process_time()
         ours()
         if number:
-            found.append(time.perf_counter() - begun)
+            found.append(time.process_time() - begun)
     each = [1e6 * seconds / record.turns for seconds in found]
-    print(f"{card()}: our side takes {statistics.median(each):,.0f} µs a call ({min(each):,.0f} to {max(each):,.0f})")
+    print(f"{card()}: our side takes {statistics.median(each):,.0f} µs of CPU a call ({min(each):,.0f} to {max(each):,.0f})")
     if args.profile:
-        profiled(ours)
+        profiled(ours, renderer)
 
 
-def profiled(side: Callable[[], None]) -> None:
-    """Of the thread that plays; vLLM's front end has another."""
-    profile = cProfile.Profile()
+def profiled(side: Callable[[], None], renderer: Renderer) -> None:
+    """CPU time of the thread that plays; vLLM's front end has another."""
+    renderer.forget()
+    profile = cProfile.Profile(time.thread_time)
     profile.runcall(side)
-    pstats.Stats(profile).sort_stats("tottime").print_stats(30)
+    pstats.Stats(profile).sort_stats("tottime").print_stats(45)
 
 
 if __name__ == "__main__":

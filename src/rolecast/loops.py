@@ -22,8 +22,12 @@ class LoopThread:
         self._loop.run_forever()
         self._loop.close()  # else its sockets stay open until the collector comes by
 
+    def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Its result, in the caller's loop. To cancel that cancels the work."""
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        return await self.begin(work)
 
     async def call(self, work: Callable[[], T]) -> T:
         async def called() -> T:

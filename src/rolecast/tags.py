@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 
 
 def blocks(text: str, *tags: str) -> dict[str, str] | None:
@@ -11,14 +12,21 @@ def blocks(text: str, *tags: str) -> dict[str, str] | None:
 
     A block that holds one of the tags again is a fault, so a reply has one reading.
     """
-    pattern = r"\s*".join(rf"<{tag}>(.*?)</{tag}>" for tag in tags)
-    match = re.fullmatch(rf"\s*{pattern}\s*", text, re.DOTALL)
+    whole, tag = _patterns(tags)
+    match = whole.fullmatch(text)
     if match is None:
         return None
     contents = [content.strip() for content in match.groups()]
-    if any(re.search(rf"</?{tag}>", content) for content in contents for tag in tags):
+    if any(tag.search(content) for content in contents):
         return None
     return dict(zip(tags, contents, strict=True))
+
+
+@cache
+def _patterns(tags: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Of the blocks in this order, each content a group, and of any of the tags. A method reads every reply with the same few."""
+    pattern = r"\s*".join(rf"<{tag}>(.*?)</{tag}>" for tag in tags)
+    return re.compile(rf"\s*{pattern}\s*", re.DOTALL), re.compile(rf"</?(?:{'|'.join(tags)})>")
 
 
 def tagged(tag: str, content: str) -> str:

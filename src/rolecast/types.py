@@ -189,6 +189,11 @@ class Thread:
         return tuple(chain.from_iterable(turn.ids for turn in self.turns))
 
     @property
+    def length(self) -> int:
+        """Tokens, without putting them together."""
+        return sum(len(turn.ids) for turn in self.turns)
+
+    @property
     def actions(self) -> list[Action]:
         return [turn for turn in self.turns if isinstance(turn, Action)]
 

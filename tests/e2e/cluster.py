@@ -101,9 +101,9 @@ class Cluster:
     def judge(self) -> Process:
         return self._service("judge", self.judge_port)
 
-    def rollout(self) -> Process:
-        """It is told of no coordinator: it finds the learner's where that is announced."""
-        return self._service("rollout", self.rollout_port, "--capacity", "4", ROLECAST_COORDINATOR_URL="")
+    def rollout(self, port: int = 0, capacity: int = 4) -> Process:
+        """It is told of no coordinator: it finds the learner's where that is announced. `port`: of one beside others."""
+        return self._service("rollout", port or self.rollout_port, "--capacity", str(capacity), ROLECAST_COORDINATOR_URL="")
 
     def _service(self, part: str, port: int, *flags: str, **extra: str) -> Process:
         process = self.start(part, [str(BIN / "rolecast"), part, "serve", "--host", "127.0.0.1", "--port", str(port), *flags], **extra)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf
 
 from rolecast.leasing import Lease
 from rolecast.types import Action, Observation, Slot, Thread, Trajectory, endpoint_of
@@ -84,7 +84,7 @@ def _tokens(thread: Thread, rules: Rules | None, whole: bool) -> Iterator[str]:
         elif isinstance(turn, Action):
             if not turn.ids or (len(turn.ids) != len(turn.logprobs) and (whole or turn.logprobs)):
                 yield f"{where} has {len(turn.ids)} tokens and {len(turn.logprobs)} log-probs"
-            if wrong := [p for p in turn.logprobs if not (isfinite(p) and p <= HIGHEST_LOGPROB)]:
+            if wrong := [p for p in turn.logprobs if not -inf < p <= HIGHEST_LOGPROB]:
                 yield f"{where} has a token of log-prob {wrong[0]}"
 
 

@@ -220,12 +220,13 @@ class Env:
     async def complete(self, live: LiveThread) -> Completion:
         """The next turn of a thread. `Overflow` if there is no room for one, `Spent` if the episode may say no more, `EngineError` if the
         engine fails, `ExternalError` if an endpoint does."""
-        t, turn, role = self.trajectory, live.turn, live.role
-        if live.room < 1:
-            raise Overflow(live.thread, live.room, self.max_context)
-        room = live.room if self.allowance is None else min(live.room, self.allowance)
-        if self.allowance is not None and room < 1:
-            raise Spent(t, self.limits.tokens or 0)
+        t, turn, role, room = self.trajectory, live.turn, live.role, live.room
+        if room < 1:
+            raise Overflow(live.thread, room, self.max_context)
+        if self.allowance is not None:
+            room = min(room, self.allowance)
+            if room < 1:
+                raise Spent(t, self.limits.tokens or 0)
         ids = live.thread.ids[-max(1, self.max_context - role.max_tokens) :] if self.forgets else live.thread.ids
         request = GenerateRequest(
             ids, role.slot, min(role.max_tokens, room), role.stop, live.sampling,
@@ -296,7 +297,7 @@ class LiveThread:
     @property
     def room(self) -> int:
         """How many tokens more the context takes."""
-        return self.role.max_tokens if self.env.forgets else self.env.max_context - len(self.thread.ids)
+        return self.role.max_tokens if self.env.forgets else self.env.max_context - self.thread.length
 
     async def act(self, parse: Callable[[str], T | None]) -> tuple[Action, T | None]:
         """Samples one turn. The second value is what `parse` made of its text: None marks the action invalid.

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Collection, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rolecast.errors import InputError
@@ -51,6 +52,8 @@ class Renderer:
                 "the tokenizer has no chat template; use an instruction-tuned model or add chat_template.jinja to its directory"
             )
         self.tokenizer = tokenizer
+        self._backend = tokenizer.backend_tokenizer if tokenizer.is_fast else None
+        tokenizer.encode("", add_special_tokens=False)  # takes off the truncation that a tokenizer's file may set
         self._prompts = lru_cache(PROMPTS)(self._prompt)
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special} | set(tokenizer.all_special_tokens)
         self._special, self._control = _any_of(special), _any_of(special - set(tags))
@@ -104,15 +107,18 @@ class Renderer:
         A question or a memory may quote one; it must not open a turn or end one. Protocol tags are ordinary text, also where the
         vocabulary calls them special: instructions name them.
         """
-        return self._control.sub(r"\1 ", text) if self._control else text
+        return self._control.sub(r"\g<0> ", text) if self._control else text
 
     def quoted(self, text: str) -> str:
         """A passage's `text`, in which protocol tags are broken too if they are special tokens: it is no instruction."""
-        return self._special.sub(r"\1 ", text) if self._special else text
+        return self._special.sub(r"\g<0> ", text) if self._special else text
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Control tokens in `text` are taken for what they are: texts from outside go through `plain` first."""
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        if self._backend is None:
+            return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        [found] = self._backend.encode_batch_fast([text], add_special_tokens=False)  # without each token's place, which takes as long again
+        return tuple(found.ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         text = self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
@@ -126,9 +132,10 @@ class Renderer:
 
 
 def _any_of(tokens: Collection[str]) -> re.Pattern[str] | None:
-    """Matches the first character of each token."""
+    """Matches the first character of each token. It stands before what it must be followed by, so that a search skips to where it is."""
     longer = sorted(token for token in tokens if len(token) > 1)
-    return re.compile(rf"(?=(?:{'|'.join(map(re.escape, longer))}))(.)", re.DOTALL) if longer else None
+    firsts = [(first, "|".join(re.escape(token[1:]) for token in of)) for first, of in groupby(longer, key=lambda token: token[0])]
+    return re.compile("|".join(f"{re.escape(first)}(?={rest})" for first, rest in firsts)) if longer else None
 
 
 def _folded(messages: Sequence[Message]) -> list[Message]:

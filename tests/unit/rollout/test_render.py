@@ -54,6 +54,26 @@ def test_a_prompt_has_the_control_tokens_of_its_template_and_no_others(system: s
     assert RENDERER.decode(ids) == text
 
 
+@given(st.lists(PIECES, max_size=12).map("".join))
+def test_a_text_has_the_tokens_that_its_tokenizer_gives(text: str) -> None:
+    assert list(RENDERER.encode(text)) == RENDERER.tokenizer.encode(text, add_special_tokens=False)
+
+
+def test_no_text_is_cut_by_a_tokenizer_whose_file_says_so() -> None:
+    tokenizer, text = demo_tokenizer(), "one two three four five six"
+    tokenizer.backend_tokenizer.enable_truncation(2)
+    renderer = Renderer(tokenizer)
+    assert renderer.decode(renderer.encode(text)) == text
+
+
+def test_a_tokenizer_without_a_backend_encodes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = demo_tokenizer()
+    fast = Renderer(tokenizer).encode("one two three")
+    monkeypatch.setattr(type(tokenizer), "is_fast", False)
+    monkeypatch.setattr(type(tokenizer), "backend_tokenizer", None)
+    assert Renderer(tokenizer).encode("one two three") == fast
+
+
 def test_control_tokens_that_overlap_are_all_broken() -> None:
     tokenizer = demo_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken(token, special=True) for token in ("[A]", "A][B", "[INST]")]})

@@ -108,7 +108,7 @@ class VllmEngine:
         if request.slot not in speaking:
             raise KeyError(f"no weights for slot {request.slot!r}; loaded: {', '.join(speaking)}")
         asked, key = parameters(request, self._ends, self._config.seeds), self._unique(request.key)
-        asking = asyncio.ensure_future(self._thread.run(self._answer(request.ids, asked, key, speaking[request.slot], request.urgency)))
+        asking = self._thread.begin(self._answer(request.ids, asked, key, speaking[request.slot], request.urgency))
         try:
             output = await asyncio.shield(asking)
         except asyncio.CancelledError:

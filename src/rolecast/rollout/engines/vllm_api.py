@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,9 @@ FIXED: Mapping[str, Any] = {
 }  # fmt: skip
 
 
+@cache
 def generation() -> Generation:
-    """Of the vLLM that is installed. `InputError` for one that was never tried."""
+    """Of the vLLM that is installed. `InputError` for one that was never tried. Every request asks."""
     prepare()
     import vllm
 
