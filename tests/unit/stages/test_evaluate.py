@@ -20,7 +20,7 @@ from rolecast.leasing import Group
 from rolecast.methods.decor import Decor
 from rolecast.ports import JudgeInfo, Sampling, Verdict
 from rolecast.rollout.clock import Clock
-from rolecast.rollout.collect import Collector
+from rolecast.rollout.collect import Collector, Tell
 from rolecast.stages import evaluate as evaluate_stage
 from rolecast.stages.budget import judged_in_evaluations, note_judged
 from rolecast.stages.evaluate import evaluate, kept_in
@@ -58,7 +58,7 @@ class Played:
 
     async def __aexit__(self, *exc: object) -> None: ...
 
-    async def play_group(self, collector: Collector, group: Group) -> list[Trajectory]:
+    async def play_group(self, collector: Collector, group: Group, ended: Tell) -> list[Trajectory]:
         self.asked.append((group.id, group.members, group.sampling, group.phase))
         self.speakers.append(collector.engine)
         self.methods.append(collector.method)
@@ -138,9 +138,9 @@ def test_what_clients_left_running_ends_with_the_evaluation(tmp_path: Path, play
         left.append(asyncio.create_task(asyncio.Event().wait()))
         await asyncio.sleep(0)
 
-    async def play_group(collector: Collector, group: Group) -> list[Trajectory]:
+    async def play_group(collector: Collector, group: Group, ended: Tell) -> list[Trajectory]:
         await leave()
-        return await played.play_group(collector, group)
+        return await played.play_group(collector, group, ended)
 
     monkeypatch.setattr(Collector, "play_group", play_group)
     evaluate(run_of(tmp_path), "rl")
@@ -276,8 +276,8 @@ def test_an_evaluation_whose_judges_budget_is_spent_goes_on_where_it_was(tmp_pat
 def test_what_asks_no_judge_is_evaluated_though_nothing_is_left_of_its_budget(
     tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def play_group(collector: Collector, group: Group) -> list[Trajectory]:
-        return await played.play_group(replace(collector, judge=Priced()), group)
+    async def play_group(collector: Collector, group: Group, ended: Tell) -> list[Trajectory]:
+        return await played.play_group(replace(collector, judge=Priced()), group, ended)
 
     monkeypatch.setattr(Collector, "play_group", play_group)
     run = budgeted(tmp_path, 45)
@@ -357,7 +357,12 @@ def test_a_profile_says_so_and_is_kept_beside_the_plain_evaluation(tmp_path: Pat
 def test_a_profile_decides_what_counts_and_how_contexts_end(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     forgets: list[bool] = []
     play = Collector.play_group
-    monkeypatch.setattr(Collector, "play_group", lambda collector, group: (forgets.append(collector.forgets), play(collector, group))[1])
+
+    def watched(collector: Collector, group: Group, ended: Tell) -> Any:
+        forgets.append(collector.forgets)
+        return play(collector, group, ended)
+
+    monkeypatch.setattr(Collector, "play_group", watched)
     monkeypatch.setattr(Profile, "counted", lambda self, done: done[:3])
     monkeypatch.setattr(Profile, "task", lambda self, task: replace(task, scores=lambda t: {"em": 0.25, "f1": 0.5, "cem": 0.0}))
     folder = evaluate(run_of(tmp_path), "rl", Profile("p", loses_beginning=True))
