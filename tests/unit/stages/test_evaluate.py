@@ -225,6 +225,7 @@ def test_a_test_of_which_episodes_failed_is_an_error_and_not_a_score_and_they_ar
     played.failing = set()
     assert json.loads((evaluate(run, "rl") / "result.json").read_text())["n"] == 12
     assert [group for group, *_ in played.asked[12:]] == ["test:test3", "test:test7"]
+    assert [row["id"] for row in told(run)[1]] == [f"test{i}" for i in range(12)]  # in the questions' order, not as they ended
 
 
 def test_an_episode_is_scored_once(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,6 +320,12 @@ def test_kept_episodes_are_of_one_evaluation_alone(tmp_path: Path, monkeypatch: 
         pass
     retrained = kept_in(run, "rl", run.evaluation("rl"), {})
     assert len({file, other, kept_in(asked, "rl", run.evaluation("rl"), {}), retrained}) == 4
+    with writing(run.index, "index", {}):
+        pass
+    reindexed = kept_in(run, "rl", run.evaluation("rl"), {})
+    about = evaluate_stage.environment_of(run)
+    monkeypatch.setattr(evaluate_stage, "environment_of", lambda run: replace(about, judged_by="another"))
+    assert len({retrained, reindexed, kept_in(run, "rl", run.evaluation("rl"), {})}) == 3
 
 
 def test_a_stopped_evaluation_of_a_run_in_a_store_goes_on_elsewhere(

@@ -162,8 +162,17 @@ def test_what_a_file_keeps_is_on_disk_before_it_has_its_name(tmp_path: Path, mon
     rows = [{"at": 0, "fault": ""}, {"at": 1, "fault": "away"}, {"at": 0, "fault": ""}, {"at": 2, "fault": ""}]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"at": 3')
     sync, replace = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda handle: (order.append("sync"), sync(handle))[1])
-    monkeypatch.setattr(os, "replace", lambda *names: (order.append("rename"), replace(*names))[1])
+
+    def watched_sync(handle: int) -> None:
+        order.append("sync")
+        sync(handle)
+
+    def watched_replace(old: Path, new: Path) -> None:
+        order.append("rename")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", watched_sync)
+    monkeypatch.setattr(os, "replace", watched_replace)
     assert mended(file, lambda row: row["at"]) == {0, 2}
     assert [json.loads(line)["at"] for line in file.open()] == [0, 2]
     assert order == ["sync", "rename"]
