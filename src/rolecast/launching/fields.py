@@ -75,6 +75,11 @@ class Given(Closed):
         given = self.model_fields_set | {to_camel(name) for name in self.model_fields_set}
         return {key: value for key, value in handler(self).items() if key in given}
 
+    @property
+    def said(self) -> set[str]:
+        """Names of the fields that were given, and not as null."""
+        return {name for name in self.model_fields_set if getattr(self, name) is not None}
+
     def manifest(self) -> dict[str, Any]:
         return self.model_dump(mode="json", by_alias=True)
 

@@ -93,7 +93,7 @@ class Source(Given):
 
     @model_validator(mode="after")
     def _one(self) -> Source:
-        if len(self.model_fields_set) != 1:
+        if len(self.said) != 1:
             raise ValueError("a variable comes from one of secretKeyRef, configMapKeyRef and fieldRef")
         return self
 
@@ -105,7 +105,7 @@ class EnvFrom(Given):
 
     @model_validator(mode="after")
     def _one(self) -> EnvFrom:
-        if len(self.model_fields_set - {"prefix"}) != 1:
+        if len(self.said - {"prefix"}) != 1:
             raise ValueError("envFrom takes one of configMapRef and secretRef")
         return self
 

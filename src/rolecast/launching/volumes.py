@@ -94,7 +94,7 @@ class Volume(Given):
 
     @model_validator(mode="after")
     def _one(self) -> Volume:
-        if len(self.model_fields_set - {"name"}) != 1:
+        if len(self.said - {"name"}) != 1:
             raise ValueError(f"volume {self.name} is of one kind: configMap, secret, persistentVolumeClaim, emptyDir, csi or ephemeral")
         if self.name in OWN_VOLUMES:
             raise ValueError(f"volume {self.name} is Rolecast's own; give it another name")

@@ -31,7 +31,7 @@ from rolecast.ports import Retriever
 from rolecast.retriever.index import build_index
 from rolecast.retriever.silent import NoRetriever
 from rolecast.rewards.text import RULES
-from rolecast.rollout.collect import Collector
+from rolecast.rollout.collect import Collector, Tell
 from rolecast.stages import supporting
 from rolecast.stages.budget import judge_spent
 from rolecast.stages.environment import RETRIEVER_URL, address
@@ -194,7 +194,7 @@ def _played(trial: Trial, run: Run) -> _Played:
             with file.open("ab") as lines:
                 keeper = Keeper(lines, len(known), judged, allowed)
 
-                async def play(waits: tuple[int, Question]) -> None:
+                async def play(waits: tuple[int, Question], _: Tell) -> None:
                     at, question = waits
                     [t] = await collector.play_group(Group(f"test:{question.id}", question, (0,), "eval", OURS.sampling))
                     scores = task.scores(t)

@@ -22,7 +22,7 @@ from rolecast.evaluation.tasks import QA
 from rolecast.leasing import Group
 from rolecast.methods.base import Method
 from rolecast.ports import Sampling
-from rolecast.rollout.collect import Collector
+from rolecast.rollout.collect import Collector, Tell
 from rolecast.rollout.render import Renderer
 from rolecast.stages.alone import Trial, as_run, claim, retriever_of
 from rolecast.stages.budget import judge_spent
@@ -208,7 +208,7 @@ class _Sink:
 async def _all(
     collector: Collector, questions: Iterator[Question], done: Mapping[str, tuple[int, bool]], known: set[Any], sink: _Sink
 ) -> None:
-    async def play(waits: tuple[int, Question]) -> None:
+    async def play(waits: tuple[int, Question], _: Tell) -> None:
         number, question = waits
         phase = sink.method.taught[number % len(sink.method.taught)]
         for member in range(sink.wanted.samples):

@@ -22,7 +22,7 @@ from rolecast.evaluation.trace import trace
 from rolecast.leasing import Group
 from rolecast.ports import Retriever
 from rolecast.retriever.live.search import LiveRetriever
-from rolecast.rollout.collect import Collector
+from rolecast.rollout.collect import Collector, Tell
 from rolecast.rollout.remote import limits_of
 from rolecast.rollout.render import Renderer
 from rolecast.schedule import find_trained
@@ -74,13 +74,15 @@ def _committed(
     if not run.has(folder):
         require_model(run, stage)
         with working(run, f"eval_{folder.name}"):
-            _evaluate(as_run, stage, profile, folder, about, around, found)
+            kept = _evaluate(as_run, stage, profile, folder, about, around, found)
             run.publish(folder)
+            run.forget(kept)  # where publishing fails, another machine still has what an earlier stop recorded
     verify(folder, "evaluation")
     return folder
 
 
-def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mapping[str, Any], around: Around, found: Found | None) -> None:
+def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mapping[str, Any], around: Around, found: Found | None) -> Path:
+    """Writes the folder. Returns the file that keeps its episodes, which has done its work once the folder is published."""
     c, about = run.config, environment_of(run)
     prepare_torch(c)
     of = find_trained(c.schedule, stage)
@@ -126,7 +128,7 @@ def _evaluate(run: Run, stage: str, profile: Profile, folder: Path, said: Mappin
         (partial / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in predictions))
         (partial / "traces.json").write_text(json.dumps([trace(t, task) for t in done[: c.eval.traces]]))
         (partial / latency.FILE).write_text(json.dumps(latency.latency(seconds, c.engine.in_flight)))
-    run.forget(file)
+    return file
 
 
 def kept_in(run: Run, stage: str, folder: Path, said: Mapping[str, Any]) -> Path:
@@ -156,9 +158,9 @@ def _played(
     with file.open("ab") as lines:
         keeper = Keeper(lines, len(known), allowed=left)
 
-        async def play(waits: tuple[int, Question]) -> None:
+        async def play(waits: tuple[int, Question], ended: Tell) -> None:
             at, question = waits
-            [t] = await collector.play_group(Group(f"test:{question.id}", question, (0,), "eval", profile.sampling))
+            [t] = await collector.play_group(Group(f"test:{question.id}", question, (0,), "eval", profile.sampling), ended)
             seconds = collector.clocks.pop(t.id).seconds if collector.clocks is not None else {}
             packed, fault = b64encode(pack([t])).decode(), t.fault if t.status == "error" else ""
             keeper.keep({"at": at, "fault": fault, "judged": t.judge_tokens, "seconds": dict(seconds), "episode": packed}, t.judge_tokens)
@@ -174,13 +176,14 @@ def _played(
             raise
         finally:
             note_judged(run, name, keeper.judged)
-    kept = sorted(map(json.loads, whole_lines(file)), key=lambda row: row["at"])
-    return [t for row in kept for t in unpack(b64decode(row["episode"]))], [row["seconds"] for row in kept]
+    rows = map(json.loads, whole_lines(file))  # one at a time: beside the episodes their packed texts would take memory too
+    kept = sorted(((row["at"], unpack(b64decode(row["episode"])), row["seconds"]) for row in rows), key=lambda row: row[0])
+    return [t for _, episodes, _ in kept for t in episodes], [seconds for _, _, seconds in kept]
 
 
 def prediction(t: Trajectory, task: Task, scores: Scores, texts: Texts = MappingProxyType({})) -> dict[str, Any]:
-    """A row of predictions.jsonl. `scores`: the task's, of this episode. The row's scores are those of answers, where there are gold answers, and the task's own. `fault`: what went
-    wrong first (`attribution.FAULTS`)."""
+    """A row of predictions.jsonl. `scores`: the task's, of this episode. The row's scores are those of answers, where there are gold answers,
+    and the task's own. `fault`: what went wrong first (`attribution.FAULTS`)."""
     short = bool(t.question.gold.answers) and task.headline not in SCORES
     answers = QA.scores(t) if short and task.name != QA.name else {}
     return {

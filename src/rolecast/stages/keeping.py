@@ -10,9 +10,11 @@ import json
 import os
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+from rolecast.rollout.collect import Tell
 from rolecast.rollout.scheduler import ended
 
 T = TypeVar("T")
@@ -40,20 +42,42 @@ class Keeper:
         self.judged += judged
 
 
-async def each(items: Iterable[T], play: Callable[[T], Coroutine[Any, Any, None]], at_once: int, spent: Callable[[], bool]) -> None:
+async def each(items: Iterable[T], play: Callable[[T, Tell], Coroutine[Any, Any, None]], at_once: int, spent: Callable[[], bool]) -> None:
     """Plays `at_once` items at a time, in their order, and begins no more once it is `spent`, which what is live then passes. The first
-    exception is raised and ends the others. Items that wait behind those that have a lane keep every lane busy, and few contexts in memory."""
-    live: set[asyncio.Task[None]] = set()
+    exception is raised and ends the others.
+
+    `play` is given what begins the item after it, and tells it before its lane is free; an item that does not is followed at its end. So
+    there always is one that waits for the lane, few contexts are in memory, and lockstep takes the batches that it takes of all at once.
+    """
+    waiting, live = iter(items), set[asyncio.Task[None]]()
+
+    def begin() -> None:
+        for item in islice(waiting, 0 if spent() else 1):
+            live.add(asyncio.ensure_future(one(item)))
+
+    async def one(item: T) -> None:
+        nonlocal waiting
+        following = [begin]
+
+        def told() -> None:
+            if following:
+                following.pop()()
+
+        try:
+            await play(item, told)
+        except BaseException:
+            waiting = iter(())  # what failed once would fail those after it too
+            raise
+        told()
+
     try:
-        for item in items:
-            if spent():
-                break
-            live.add(asyncio.ensure_future(play(item)))
-            if len(live) >= at_once:
-                over, live = await asyncio.wait(live, return_when=asyncio.FIRST_COMPLETED)
-                for task in over:
-                    task.result()
-        await asyncio.gather(*live)
+        for _ in range(at_once):
+            begin()
+        while live:
+            over, _ = await asyncio.wait(live, return_when=asyncio.FIRST_COMPLETED)
+            for task in over:
+                task.result()
+            live -= over
     finally:
         await ended(list(live))
 
@@ -70,6 +94,8 @@ def mended(file: Path, name: Callable[[Any], Hashable]) -> set[Any]:
             if not row["fault"] and name(row) not in done:
                 done.add(name(row))
                 out.write(line)
+        out.flush()
+        os.fsync(out.fileno())
     os.replace(temporary, file)
     return done
 

@@ -35,6 +35,19 @@ def test_what_would_break_a_pod_or_is_ours_is_refused_with_its_key(given: dict[s
         assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"volumes": [{"name": "a", "emptyDir": None}]}, "volume a is of one kind"),  # without a limit on its size
+        ({"env": {"A": {"secretKeyRef": None}}}, "a variable comes from one of"),
+        ({"envFrom": [{"secretRef": None}]}, "envFrom takes one of"),
+    ],
+)
+def test_a_kind_that_is_null_is_none(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_spec({**JOB, "overrides": given})
+
+
 @pytest.mark.parametrize("name", ["ROLECAST_STORE", "ROLECAST_WORKDIR", "AWS_ACCESS_KEY_ID", "ROLECAST_RELEASE_KEY"])
 def test_a_variable_that_rolecast_sets_is_refused(name: str) -> None:
     source = {"secretKeyRef": {"name": "x", "key": "y"}}

@@ -20,7 +20,7 @@ from rolecast.leasing import Group
 from rolecast.methods.decor import Decor
 from rolecast.ports import JudgeInfo, Sampling, Verdict
 from rolecast.rollout.clock import Clock
-from rolecast.rollout.collect import Collector
+from rolecast.rollout.collect import Collector, Tell
 from rolecast.stages import evaluate as evaluate_stage
 from rolecast.stages.budget import judged_in_evaluations, note_judged
 from rolecast.stages.evaluate import evaluate, kept_in
@@ -58,7 +58,7 @@ class Played:
 
     async def __aexit__(self, *exc: object) -> None: ...
 
-    async def play_group(self, collector: Collector, group: Group) -> list[Trajectory]:
+    async def play_group(self, collector: Collector, group: Group, ended: Tell) -> list[Trajectory]:
         self.asked.append((group.id, group.members, group.sampling, group.phase))
         self.speakers.append(collector.engine)
         self.methods.append(collector.method)
@@ -138,9 +138,9 @@ def test_what_clients_left_running_ends_with_the_evaluation(tmp_path: Path, play
         left.append(asyncio.create_task(asyncio.Event().wait()))
         await asyncio.sleep(0)
 
-    async def play_group(collector: Collector, group: Group) -> list[Trajectory]:
+    async def play_group(collector: Collector, group: Group, ended: Tell) -> list[Trajectory]:
         await leave()
-        return await played.play_group(collector, group)
+        return await played.play_group(collector, group, ended)
 
     monkeypatch.setattr(Collector, "play_group", play_group)
     evaluate(run_of(tmp_path), "rl")
@@ -225,6 +225,7 @@ def test_a_test_of_which_episodes_failed_is_an_error_and_not_a_score_and_they_ar
     played.failing = set()
     assert json.loads((evaluate(run, "rl") / "result.json").read_text())["n"] == 12
     assert [group for group, *_ in played.asked[12:]] == ["test:test3", "test:test7"]
+    assert [row["id"] for row in told(run)[1]] == [f"test{i}" for i in range(12)]  # in the questions' order, not as they ended
 
 
 def test_an_episode_is_scored_once(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,8 +277,8 @@ def test_an_evaluation_whose_judges_budget_is_spent_goes_on_where_it_was(tmp_pat
 def test_what_asks_no_judge_is_evaluated_though_nothing_is_left_of_its_budget(
     tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def play_group(collector: Collector, group: Group) -> list[Trajectory]:
-        return await played.play_group(replace(collector, judge=Priced()), group)
+    async def play_group(collector: Collector, group: Group, ended: Tell) -> list[Trajectory]:
+        return await played.play_group(replace(collector, judge=Priced()), group, ended)
 
     monkeypatch.setattr(Collector, "play_group", play_group)
     run = budgeted(tmp_path, 45)
@@ -319,6 +320,12 @@ def test_kept_episodes_are_of_one_evaluation_alone(tmp_path: Path, monkeypatch: 
         pass
     retrained = kept_in(run, "rl", run.evaluation("rl"), {})
     assert len({file, other, kept_in(asked, "rl", run.evaluation("rl"), {}), retrained}) == 4
+    with writing(run.index, "index", {}):
+        pass
+    reindexed = kept_in(run, "rl", run.evaluation("rl"), {})
+    about = evaluate_stage.environment_of(run)
+    monkeypatch.setattr(evaluate_stage, "environment_of", lambda run: replace(about, judged_by="another"))
+    assert len({retrained, reindexed, kept_in(run, "rl", run.evaluation("rl"), {})}) == 3
 
 
 def test_a_stopped_evaluation_of_a_run_in_a_store_goes_on_elsewhere(
@@ -357,7 +364,12 @@ def test_a_profile_says_so_and_is_kept_beside_the_plain_evaluation(tmp_path: Pat
 def test_a_profile_decides_what_counts_and_how_contexts_end(tmp_path: Path, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     forgets: list[bool] = []
     play = Collector.play_group
-    monkeypatch.setattr(Collector, "play_group", lambda collector, group: (forgets.append(collector.forgets), play(collector, group))[1])
+
+    def watched(collector: Collector, group: Group, ended: Tell) -> Any:
+        forgets.append(collector.forgets)
+        return play(collector, group, ended)
+
+    monkeypatch.setattr(Collector, "play_group", watched)
     monkeypatch.setattr(Profile, "counted", lambda self, done: done[:3])
     monkeypatch.setattr(Profile, "task", lambda self, task: replace(task, scores=lambda t: {"em": 0.25, "f1": 0.5, "cem": 0.0}))
     folder = evaluate(run_of(tmp_path), "rl", Profile("p", loses_beginning=True))

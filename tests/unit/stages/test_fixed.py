@@ -15,7 +15,7 @@ from rolecast.errors import InputError
 from rolecast.leasing import Group
 from rolecast.methods.base import DOCUMENTS
 from rolecast.rollout.clock import Clock
-from rolecast.rollout.collect import Collector
+from rolecast.rollout.collect import Collector, Tell
 from rolecast.stages import evaluate as evaluate_stage
 from rolecast.stages.evaluate import evaluate
 from rolecast.stages.fixed import Found
@@ -88,7 +88,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Question]:
     """The questions of the episodes that were played."""
     seen: list[Question] = []
 
-    async def play_group(collector: Collector, group: Group) -> list[Trajectory]:
+    async def play_group(collector: Collector, group: Group, ended: Tell) -> list[Trajectory]:
         seen.append(group.question)
         assert collector.clocks is not None
         collector.clocks["t"] = Clock()
