@@ -256,6 +256,9 @@ def _placed(named: dict[str, str | None], parameters: list[str] | None, wanted: 
             raise InputError(f"--parameter {name}: there is no such parameter; there are {', '.join(kinds)}")
         if kinds[name] is not str and not isinstance(value, kinds[name]):
             raise InputError(f"--parameter {name}: give a {kinds[name].__name__}, as YAML has it")
+    for key, value in given.get("node_selector", {}).items():
+        if not isinstance(value, str):  # a label is text; of a number the pipeline would make 1.0
+            raise InputError(f"--parameter node_selector: {key}: {value!r} is no text; put it into quotes")
     plain = {name: str(value) if kinds[name] is str else value for name, value in given.items()}
     if "node_selector" in given:  # in place of the pipeline's default, which is the overrides'
         plain["node_selector"] = {**given["node_selector"], **wanted.node_selector}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -116,4 +117,5 @@ def propose(location: str) -> None:
 
     for text in proposals(open_run(location)):
         print(text)
-    print('questions of the run\'s test set; ask one by `rolecast ask "…"`', file=sys.stderr)
+    of = "" if location == "runs/demo" else f" --run {shlex.quote(location)}"
+    print(f'questions of the run\'s test set; ask one by `rolecast ask{of} "…"`', file=sys.stderr)

@@ -185,5 +185,5 @@ def validated(model: type[M], values: dict[str, Any], source: str) -> M:
         ]
         if any(fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1 for fault in error.errors()):
             keys = sorted(model.model_fields, key=lambda name: not model.model_fields[name].is_required())  # first what must be given
-            faults.append(f"the keys are {', '.join(keys)}")
+            faults.append(f"the keys are {', '.join(model.model_fields[name].alias or name for name in keys)}")
         raise InputError(f"{source}: {'; '.join(faults)}") from None

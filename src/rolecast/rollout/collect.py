@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -78,7 +79,24 @@ class Collector:
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Runs `main`, in which groups are played, in the collector's loop and with its engine going."""
-        return self._loop.run(self._driven(main))
+        try:
+            return self._loop.run(self._driven(main))
+        except SystemExit:
+            self._wind_up()
+            raise
+
+    def _wind_up(self) -> None:
+        """Ends what is live after a signal that met a task. The loop lets a `SystemExit` through at once, and again from each task that waits
+        for that one: left to `close`, it would keep the engine from being closed, and asyncio would print it as a traceback."""
+        loop = self._loop.get_loop()
+        while live := asyncio.all_tasks(loop):
+            for task in live:
+                task.cancel()
+            with suppress(SystemExit):
+                loop.run_until_complete(asyncio.wait(live))
+            for task in live:
+                if task.done() and not task.cancelled():
+                    task.exception()  # read, so that nobody is told of it once more
 
     def close(self) -> None:
         """Ends what its clients left running in its loop. For after the last call, from outside of it."""

@@ -141,8 +141,22 @@ def kept_in(run: Run, stage: str, folder: Path, said: Mapping[str, Any]) -> Path
 
 def note_killed(run: Run, name: str, file: Path) -> None:
     """Counts what the judge took for kept episodes of an evaluation that was killed before it could note it."""
-    kept = sum(json.loads(line)["judged"] for line in whole_lines(run.recall(file)))
+    kept = sum(map(_judged, whole_lines(run.recall(file))))
     note_judged(run, name, max(0, kept - judged_in_evaluations(run).get(name, 0)))
+
+
+def _judged(line: bytes) -> int:
+    try:
+        return int(json.loads(line)["judged"])
+    except (ValueError, KeyError, TypeError):  # damaged: `mended` says so
+        return 0
+
+
+def _position(row: Mapping[str, Any]) -> int:
+    """Of its question, once the whole row can be read."""
+    unpack(b64decode(row["episode"]))
+    dict(row["seconds"])
+    return int(row["at"])
 
 
 def _played(
@@ -153,7 +167,7 @@ def _played(
     `left`: tokens of the judge.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    known = mended(file, lambda row: row["at"])
+    known = mended(file, _position)
     bar = Progress(f"eval {name}", len(questions), len(known))
     with file.open("ab") as lines:
         keeper = Keeper(lines, len(known), allowed=left)

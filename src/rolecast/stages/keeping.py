@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import IO, Any, TypeVar
 from rolecast.rollout.collect import Tell
 from rolecast.rollout.scheduler import ended
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -83,20 +85,29 @@ async def each(items: Iterable[T], play: Callable[[T, Tell], Coroutine[Any, Any,
 
 
 def mended(file: Path, name: Callable[[Any], Hashable]) -> set[Any]:
-    """Names of the episodes that are done. A line that a kill cut off goes, and so do episodes in which something failed."""
+    """Names of the episodes that are done. A line that a kill cut off goes, and so do episodes in which something failed, and with a warning
+    lines that are damaged: what `name` raises a ValueError, KeyError or TypeError of."""
     if not file.exists():
         return set()
     done: set[Any] = set()
+    damaged = 0
     temporary = file.with_suffix(".tmp")
     with temporary.open("wb") as out:
         for line in whole_lines(file):
-            row = json.loads(line)
-            if not row["fault"] and name(row) not in done:
-                done.add(name(row))
+            try:
+                row = json.loads(line)
+                failed, named = row["fault"], name(row)
+            except (ValueError, KeyError, TypeError):
+                damaged += 1
+                continue
+            if not failed and named not in done:
+                done.add(named)
                 out.write(line)
         out.flush()
         os.fsync(out.fileno())
     os.replace(temporary, file)
+    if damaged:
+        log.warning("%s: %d damaged lines are left out; their episodes are played again", file, damaged)
     return done
 
 

@@ -208,10 +208,10 @@ def asked(
 HOPS = (2, 2, 1, 1, 3)
 
 
-def test_without_a_question_some_of_the_test_set_are_proposed(asked: Callable[..., tuple[str, str]]) -> None:
+def test_without_a_question_some_of_the_test_set_are_proposed(asked: Callable[..., tuple[str, str]], tmp_path: Path) -> None:
     out, err = asked()
     assert out.splitlines() == ["Who is number 2?", "Who is number 0?", "Who is number 4?"]  # one of each number of hops
-    assert "rolecast ask" in err
+    assert f"`rolecast ask --run {tmp_path}" in err  # of another run than the demo's
 
 
 def test_quiet_prints_the_answer_alone(asked: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:

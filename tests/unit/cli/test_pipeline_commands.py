@@ -75,6 +75,7 @@ def test_asking_for_more_than_may_be_taken_is_refused(sent: Sent) -> None:
         ("no_such=1", "--parameter no_such: there is no such parameter; there are image, retriever_image"),
         ("tolerations={a: b}", "--parameter tolerations: give a list"),
         ("node_selector=[a]", "--parameter node_selector: give a dict"),
+        ("node_selector={disk: 1}", "--parameter node_selector: disk: 1 is no text; put it into quotes"),
         ("index_memory=lots", "--parameter: 'lots' is no quantity"),
     ],
 )

@@ -162,3 +162,10 @@ def test_the_set_is_read_back_as_it_was_given() -> None:
     read = Overrides.model_validate(given)
     assert json.loads(read.model_dump_json(by_alias=True, exclude_none=False))["podSecurityContext"] == given["podSecurityContext"]
     assert Overrides.model_validate_json(json.dumps(read.manifest() | {"tolerations": given["tolerations"]})) == read
+
+
+def test_the_keys_that_an_unknown_one_is_answered_with_are_those_that_it_takes() -> None:
+    with pytest.raises(InputError, match=r"node_selector: .*; the keys are") as raised:
+        validated(Overrides, {"node_selector": {"a": "b"}}, "pods.yaml")
+    keys = str(raised.value).split("the keys are ")[1].split(", ")
+    assert set(keys) == set(Overrides.model_json_schema(by_alias=True)["properties"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +15,8 @@ from rolecast.leasing import Group
 from rolecast.ports import Embed, Judge, Sampling, Verdict
 from rolecast.rollout.collect import Episode
 from rolecast.rollout.env import Env
+from rolecast.signals import Stopped
+from rolecast.stages.keeping import each
 from rolecast.types import Passage, Question, Reward, Trajectory
 
 FIFTY = [Episode(question(number), f"0:q{number}", 0) for number in range(50)]
@@ -98,6 +102,24 @@ class Spent(Late):
 def test_a_stop_that_has_a_name_ends_the_batch_instead_of_spoiling_what_is_left() -> None:
     with pytest.raises(NamedStop, match="budget is spent"):
         collector(Short(), Spent()).collect(FIFTY, Sampling(1.0), "eval")
+
+
+@pytest.mark.parametrize("at_once", [4, 16])
+def test_a_signal_that_meets_an_episode_is_raised_once_and_leaves_nothing_for_the_end(
+    at_once: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = collector(Short(), Late())
+
+    async def play(member: int) -> None:
+        await made.play_group(Group(f"g{member}", FIFTY[member].question, (0,), "eval", Sampling(1.0)))
+        if member == 1:
+            raise Stopped(signal.SIGTERM)  # as its handler does, in whatever runs
+
+    with pytest.raises(Stopped):
+        made.run(each(range(8), play, at_once, lambda: False))
+    made.close()
+    gc.collect()  # of a task whose end nobody read asyncio would print a traceback
+    assert not caplog.records
 
 
 class NoWeights(Short):

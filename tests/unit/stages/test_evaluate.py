@@ -309,6 +309,26 @@ def test_a_killed_evaluation_goes_on_and_what_its_judge_took_is_counted(
     assert told(run)[0]["n"] == 12
 
 
+def test_damaged_lines_of_what_was_kept_are_told_and_played_again(
+    tmp_path: Path, played: Played, judge: Priced, caplog: pytest.LogCaptureFixture
+) -> None:
+    judge.tokens = 10
+    run = budgeted(tmp_path, 45)
+    with pytest.raises(NamedStop):
+        evaluate(run, "rl")
+    [file] = (path for path in run.evaluation("rl").parent.iterdir() if path.is_file())
+    first, second, third, *rest = file.read_bytes().splitlines(keepends=True)
+    cut = json.loads(third)
+    cut["episode"] = cut["episode"][:40]
+    file.write_bytes(b"".join([b"\xaa\xbb no JSON\n", b'{"fault": ""}\n', json.dumps(cut).encode() + b"\n", *rest]))
+    run = budgeted(tmp_path, 1000)
+    evaluate(run, "rl")
+    again = {json.loads(line)["at"] for line in (first, second, third)}
+    assert [group for group, *_ in played.asked[-(12 - len(rest)) :]][: len(again)] == [f"test:test{i}" for i in sorted(again)]
+    assert "3 damaged lines are left out; their episodes are played again" in caplog.text
+    assert told(run)[0]["n"] == 12
+
+
 def test_kept_episodes_are_of_one_evaluation_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = budgeted(tmp_path, 45)
     file = kept_in(run, "rl", run.evaluation("rl"), {})
