@@ -30,7 +30,7 @@ from rolecast.learner.settings import BackendConfig
 from rolecast.methods import registry
 from rolecast.methods.base import Method, MethodConfig
 from rolecast.methods.registry import make_method
-from rolecast.reading import CLOSED, describe, read_json, read_mapping
+from rolecast.reading import CLOSED, describe, override, read_json, read_mapping
 from rolecast.retriever.analysis import Analysis
 from rolecast.retriever.encoder import Prefixes
 from rolecast.retriever.live.settings import LIVE, LiveConfig
@@ -348,6 +348,14 @@ def _plain(settings: Any) -> Any:
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """A YAML file with `key.sub=value` overrides, values in YAML."""
     return make_config(read_mapping(path, overrides, "config"), str(path))
+
+
+def changed_config(config: RunConfig, overrides: Sequence[str], origin: str) -> RunConfig:
+    """The config with other settings, as `load_config` takes them."""
+    data = config.model_dump(mode="json")
+    for text in overrides:
+        override(data, text)
+    return make_config(data, origin)
 
 
 def make_config(data: dict[str, Any], origin: str) -> RunConfig:

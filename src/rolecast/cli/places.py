@@ -54,7 +54,10 @@ def runs_option(help: str) -> Any:
     return typer.Option(parser=_runs_here, metavar="PATH", help=help)
 
 
-Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override of the config, as often as you like.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override of the config, or of what the run has; as often as you like."),
+]
 ModelPlace = Annotated[
     str | None,
     typer.Option(

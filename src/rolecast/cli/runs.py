@@ -28,24 +28,23 @@ def opened(
     training: bool = False,
     model: bool = False,
 ) -> Run:
-    """The run at `path` with its world and index, created from `config` if given. `stage`: one that its schedule must have, with a
+    """The run at `path` with its world and index, created from `config` if given; `overrides` are of that file, or of what the run has. `stage`: one that its schedule must have, with a
     `model` of its own where that is asked for. `training`: it is to be trained now, by `procs` processes."""
-    from rolecast.config import load_config
-    from rolecast.errors import InputError
+    from rolecast.config import changed_config, load_config
     from rolecast.schedule import find, find_trained
     from rolecast.stages.checks import check_run, require_ranks
     from rolecast.stages.inputs import inputs
 
-    if overrides and config is None:
-        raise InputError("--set changes a config file: give --config too")
-    read = open_run(path).config if config is None else load_config(config, overrides or ())
+    said = overrides or ()
+    read = load_config(config, said) if config is not None else changed_config(open_run(path).config, said, path)
     if stage is not None:
         (find_trained if model else find)(read.schedule, stage)  # before anything is made for it
     if training:
         require_ranks(read, procs)
-    if training or config is not None:
+    given = config is not None or bool(overrides)
+    if training or given:
         check_run(read, path, stage if training else None)
-    if config is not None:
+    if given:
         return prepare(path, read, inputs)
     run = open_run(path)
     inputs(run)

@@ -32,11 +32,12 @@ def run_local(path: Path, config: RunConfig, procs: int | None = None) -> None:
         raise MissingPackageError(lacking[0], "local")
     from rolecast_pipelines.schedule import make_pipeline
 
-    from rolecast.stages.checks import check_run, require_ranks
+    from rolecast.stages.checks import check_run, require_engine, require_ranks
     from rolecast.stages.run import refuse_other
 
     refuse_other(path, config)  # here, in one line, not inside a step
     check_run(config, path)
+    require_engine(config)
     require_ranks(config, procs)
     job = json.dumps({"procs_per_node": procs} if procs else {})
     run_here(make_pipeline(config.schedule), {"run": str(path.resolve()), "config": config.model_dump_json(), "job": job})

@@ -86,7 +86,7 @@ def note_judged(run: Run, evaluation: str, tokens: int) -> None:
 
 def judge_spent(budget: int, what: str) -> NamedStop:
     """Ends a command whose judge may say no more. `what`: what is kept."""
-    return NamedStop(f"the judge's budget of {budget} tokens is spent: {what}; raise judge.budget and give the same command to go on")
+    return NamedStop(f"the judge's budget of {budget} tokens is spent: {what}; give the same command with --set judge.budget=MORE to go on")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from rolecast.config import RunConfig
 from rolecast.data.records import read_questions
 from rolecast.errors import InputError
+from rolecast.installed import MissingPackageError
 from rolecast.judge.lexical import LEXICAL, LexicalJudge
 from rolecast.methods.registry import make_method
 from rolecast.rollout.engines.settings import VllmConfig
@@ -53,9 +55,15 @@ def _trains(settings: StageConfig) -> bool:
     return isinstance(settings, TrainedConfig) and bool(settings.steps) and not settings.model
 
 
-def require_engine(config: RunConfig) -> None:
-    """On the machine that samples, before anything is trained there."""
-    if isinstance(config.engine, VllmConfig) and config.model.lora is not None:
+def require_engine(config: RunConfig, stage: str | None = None) -> None:
+    """On the machine that samples, before anything is trained there. `stage`: the one that is trained now; by default all of them, which are
+    evaluated here too."""
+    if not isinstance(config.engine, VllmConfig):
+        return
+    played = config.rollouts == "local" and stage is not None and find(config.schedule, stage).kind != "sft"
+    if (stage is None or played) and find_spec("vllm") is None:
+        raise MissingPackageError("vllm", "vllm")
+    if config.model.lora is not None:
         from rolecast.rollout.engines.vllm_adapters import check_precision
 
         check_precision(config.engine.dtype or config.model.dtype)

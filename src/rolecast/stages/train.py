@@ -31,7 +31,7 @@ def train(run: Run, name: str, ranks: Ranks = ALONE) -> Path:
     if not method.schedule():
         raise InputError(f"method {method.name} is not trained; see `rolecast methods`")
     require_ranks(run.config)
-    require_engine(run.config)
+    require_engine(run.config, name)
     stage = find(method.schedule(), name)
     tasks.find(stage.task)
     require_own(run)

@@ -177,7 +177,8 @@ def test_a_judges_budget_stops_the_run_saved_at_the_step_that_passes_it(
 ) -> None:
     run = Judged(tmp_path, monkeypatch, "ttttt", budget, on_dev)
     with pytest.raises(
-        NamedStop, match=rf"judge's budget of {budget} tokens is spent: rl is saved at step {step} of 5; raise judge.budget"
+        NamedStop,
+        match=rf"judge's budget of {budget} tokens is spent: rl is saved at step {step} of 5; give the same command with --set judge.budget=MORE",
     ):
         run.trainer.train(Stopping(ALONE))
     assert run.saved == ([step] if step else [])

@@ -256,7 +256,8 @@ def test_an_evaluation_whose_judges_budget_is_spent_goes_on_where_it_was(tmp_pat
     judge.tokens = 10
     run = budgeted(tmp_path, 45)
     with pytest.raises(
-        NamedStop, match=r"the judge's budget of 45 tokens is spent: ([56]) of 12 questions of rl are kept; raise judge.budget and give the"
+        NamedStop,
+        match=r"the judge's budget of 45 tokens is spent: ([56]) of 12 questions of rl are kept; give the same command with --set",
     ) as stop:
         evaluate(run, "rl")
     kept = int(str(stop.value).split("spent: ")[1][0])

@@ -14,10 +14,11 @@ import pytest
 from rolecast import devices
 from rolecast.config import RunConfig, make_config
 from rolecast.errors import InputError
+from rolecast.installed import MissingPackageError
 from rolecast.launching.local_pipeline import run_local
 from rolecast.methods.direct.method import Direct
 from rolecast.stages import tasks
-from rolecast.stages.checks import check_run, require_ranks
+from rolecast.stages.checks import check_run, require_engine, require_ranks
 from rolecast.stages.index import index
 from rolecast.stages.run import create
 from rolecast.stages.train import train
@@ -77,6 +78,24 @@ def test_deepspeed_without_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     require_ranks(RunConfig())
     monkeypatch.setenv("RANK", "0")
     require_ranks(config)
+
+
+def test_vllm_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Before SFT, for who goes through all stages here; a machine that teaches alone needs none, nor one whose episodes are played elsewhere."""
+    monkeypatch.setattr("rolecast.stages.checks.find_spec", lambda name: None)
+    lacking = make_config({"engine": {"name": "vllm"}, "model": {"dtype": "bfloat16", "lora": {}}}, "here")
+    for stage in (None, "rl"):
+        with pytest.raises(MissingPackageError, match=r"vllm is not installed; .*\[vllm\]"):
+            require_engine(lacking, stage)
+    require_engine(lacking, "sft")
+    require_engine(lacking.model_copy(update={"rollouts": "workers"}), "rl")
+    require_engine(RunConfig())
+    with pytest.raises(MissingPackageError, match="vllm is not installed"):
+        run_local(tmp_path / "run", lacking)
+    assert not (tmp_path / "run").exists()
+    run = create(tmp_path / "trained", lacking)
+    with pytest.raises(MissingPackageError, match="vllm is not installed"):
+        train(run, "rl")
 
 
 @pytest.mark.parametrize(("found", "most"), [((4, "GPUs"), 4), ((1, "cores"), 2)])
