@@ -37,6 +37,7 @@ Host = Annotated[str | None, typer.Option(envvar="ROLECAST_KFP_HOST", help="URL 
 Namespace = Annotated[str | None, typer.Option(help="Of the profile, where Kubeflow has several users.")]
 Experiment = Annotated[str, typer.Option()]
 ServiceAccount = Annotated[str, typer.Option(help="That the steps run as.")]
+WORDS = {dict: "a mapping", list: "a list", bool: "true or false", int: "a whole number", float: "a number"}
 
 
 @app.command()
@@ -163,6 +164,13 @@ def index_only(
     """Start a pipeline that builds an index which many runs search."""
     from rolecast_pipelines.indexing import make_index_only
 
+    from rolecast.store.uri import S3
+
+    for flag, place in (("--corpus", corpus), ("--index", uri)):
+        if not place.startswith(S3):
+            raise InputError(
+                f"{flag} {place}: the pipeline's pods reach s3://bucket/prefix/NAME alone; `rolecast index build` builds one here"
+            )
     wanted = _wanted(block)
     arguments = {"corpus": corpus, "out": uri, "kind": kind, "encoder": encoder, **_placed({}, parameters, wanted)}
     _start(make_index_only(wanted), out, host, arguments, "index", experiment, namespace, service_account)
@@ -225,13 +233,15 @@ def _launched(launcher: str, job: Path | None, runs: dict[str, RunConfig]) -> di
     from rolecast.reading import read_mapping
     from rolecast.stages.checks import check_run
 
+    if job is None and launcher != "local":
+        raise InputError(f"--launcher {launcher} starts jobs: give --job FILE, their spec with an image at least (docs/jobs.md)")
     settings = read_mapping(job, (), "spec")
     if given := sorted(BY_PIPELINE & set(settings)):
         raise InputError(f"{job}: leave out {given[0]}; --run says where the run lives, and the pipeline runs every stage as its kind")
     for uri, config in runs.items():
         check_run(config, uri)
         for stage in config.schedule if launcher != "local" else ():
-            read_spec({**settings, "run": uri, "stage": stage.name, "kind": stage.kind}, str(job or "--job"))
+            read_spec({**settings, "run": uri, "stage": stage.name, "kind": stage.kind}, str(job))
     return {"launcher": launcher, "job": json.dumps(settings)}
 
 
@@ -250,12 +260,15 @@ def _placed(named: dict[str, str | None], parameters: list[str] | None, wanted: 
     from rolecast.reading import read_mapping
 
     kinds = {parameter.name: parameter.kind for parameter in PLACE}
+    for text in parameters or ():
+        if "=" not in text:
+            raise InputError(f"--parameter {text}: write {text}=VALUE")
     given = read_mapping(None, parameters or (), "parameters")
     for name, value in given.items():
         if name not in kinds:
             raise InputError(f"--parameter {name}: there is no such parameter; there are {', '.join(kinds)}")
         if kinds[name] is not str and not isinstance(value, kinds[name]):
-            raise InputError(f"--parameter {name}: give a {kinds[name].__name__}, as YAML has it")
+            raise InputError(f"--parameter {name}: give {WORDS[kinds[name]]}, as YAML has it")
     for key, value in given.get("node_selector", {}).items():
         if not isinstance(value, str):  # a label is text; of a number the pipeline would make 1.0
             raise InputError(f"--parameter node_selector: {key}: {value!r} is no text; put it into quotes")

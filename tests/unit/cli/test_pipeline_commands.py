@@ -74,7 +74,8 @@ def test_asking_for_more_than_may_be_taken_is_refused(sent: Sent) -> None:
     [
         ("no_such=1", "--parameter no_such: there is no such parameter; there are image, retriever_image"),
         ("tolerations={a: b}", "--parameter tolerations: give a list"),
-        ("node_selector=[a]", "--parameter node_selector: give a dict"),
+        ("node_selector=[a]", "--parameter node_selector: give a mapping"),
+        ("index_memory", "--parameter index_memory: write index_memory=VALUE"),
         ("node_selector={disk: 1}", "--parameter node_selector: disk: 1 is no text; put it into quotes"),
         ("index_memory=lots", "--parameter: 'lots' is no quantity"),
     ],
@@ -128,6 +129,20 @@ def test_a_pipeline_in_a_file_has_what_it_was_given(sent: Sent, tmp_path: Path) 
     assert given["corpus"] == "s3://b/c.jsonl"
     assert given["index_memory"] == "64Gi"
     assert given["node_selector"] == {"a": "b"}
+
+
+@pytest.mark.parametrize(("flag", "place"), [("--corpus", "corpus.jsonl"), ("--index", "runs/index")])
+def test_an_index_whose_pods_could_not_reach_it_is_refused(sent: Sent, flag: str, place: str) -> None:
+    given = [place if before == flag else word for before, word in zip(("", *INDEX), INDEX, strict=False)]
+    with pytest.raises(InputError, match=f"{flag} {place}: .*s3://"):
+        run(*given)
+    assert not sent
+
+
+def test_jobs_without_a_spec_are_asked_for_it(sent: Sent) -> None:
+    with pytest.raises(InputError, match="--launcher pytorchjob starts jobs: give --job FILE"):
+        run("submit", "--config", "configs/demo_cluster.yaml", "--run", "s3://b/runs/a")
+    assert not sent
 
 
 def test_keys_of_endpoints_are_compiled_in(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_what_would_make_it_another_run_is_refused_and_changes_nothing(run: str)
     before = (Path(run) / "run.json").read_text()
     with pytest.raises(InputError, match=r"holds a run with another config \(differs in seed"):
         opened(run, None, ["seed=3"])
-    with pytest.raises(InputError, match="judge.budgets: unknown key"):
+    with pytest.raises(InputError, match=r"judge\.budgets: unknown key"):
         opened(run, None, ["judge.budgets=5"])
     assert (Path(run) / "run.json").read_text() == before
     assert json.loads(before)["seed"] == 0
