@@ -123,7 +123,7 @@ def _read_file(path: Path, what: str) -> dict[str, Any]:
     if data is None:
         raise InputError(f"{path}: holds nothing; write the keys of the {what} into it, or {{}} for its defaults")
     if not isinstance(data, dict):
-        raise InputError(f"{path}: a {what} is a mapping of keys to values")
+        raise InputError(f"{path}: {what}: write a mapping of keys to values")
     return data
 
 

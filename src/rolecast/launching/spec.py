@@ -181,7 +181,8 @@ def validated(model: type[M], values: dict[str, Any], source: str) -> M:
         return model.model_validate(values)
     except ValidationError as error:
         faults = [
-            f"{'.'.join(map(str, fault['loc'])) or '(all)'}: {fault['msg'].removeprefix('Value error, ')}" for fault in error.errors()
+            ": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, "))))
+            for fault in error.errors()
         ]
         if any(fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1 for fault in error.errors()):
             keys = sorted(model.model_fields, key=lambda name: not model.model_fields[name].is_required())  # first what must be given
