@@ -176,9 +176,9 @@ def test_more_faults_are_counted(write: Write) -> None:
         ("a: b: c", "not YAML"),
         ("\tseed: 1", "not YAML"),
         ("seed: !!python/object:os.system x", "not YAML"),
-        ("- 1\n- 2", "a config is a mapping"),
-        ("just text", "a config is a mapping"),
-        ("7", "a config is a mapping"),
+        ("- 1\n- 2", "config: write a mapping"),
+        ("just text", "config: write a mapping"),
+        ("7", "config: write a mapping"),
         ("1: 2", "run.yaml: 1: "),
     ],
 )

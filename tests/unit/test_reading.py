@@ -72,10 +72,10 @@ def test_overrides_change_what_the_file_says(write: Write, content: str, overrid
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("- a", "a spec is a mapping"),
-        ("[]", "a spec is a mapping"),
-        ("0", "a spec is a mapping"),
-        ("false", "a spec is a mapping"),
+        ("- a", "spec: write a mapping"),
+        ("[]", "spec: write a mapping"),
+        ("0", "spec: write a mapping"),
+        ("false", "spec: write a mapping"),
         *((empty, "holds nothing; write the keys of the spec") for empty in ("", "\n", "# seed: 3\n", "null", "---\n")),
         ("a: [", "not YAML"),
         ("a: " + 2000 * "[", "nested too deeply"),
