@@ -49,7 +49,6 @@ class TeacherErrors(BaseModel):
     guess: float = Field(0.0, ge=0, le=1)  # answers though the evidence is insufficient and it may abstain
     abstain: float = Field(0.0, ge=0, le=1)  # abstains though the evidence is sufficient
     drop_node: float = Field(0.0, ge=0, le=1)  # leaves a search that is needed out of a plan
-    extra_node: float = Field(0.0, ge=0, le=1, json_schema_extra=ADDED)  # plans a search that nobody asked for
     skip_aggregates: float = Field(0.0, ge=0, le=1)  # plans no aggregates: searches feed the answer
     skip_point: float = Field(0.0, ge=0, le=1)  # leaves one of a node's key points out of its report
     # share of SFT's episodes in which none of these errors is made, so that late states, which errors hide, are read often enough too

@@ -1,6 +1,6 @@
 """DecomposeR's teacher: it plans the searches of the gold chain as far as they can be asked for, a branch for each thing that is wanted.
 
-Its plans leave nodes out, search for more than is wanted, ask for wrong relations and lack aggregates at named rates, and its reports leave key points out.
+Its plans leave nodes out, ask for wrong relations and lack aggregates at named rates, and its reports leave key points out.
 """
 
 from __future__ import annotations
@@ -42,16 +42,12 @@ class DecomposerTeacher:
         queries = self._queries(question, state, rng)
         flat = self.form.structure == "linear" or rng.random() < self.errors.skip_aggregates
         joins = [] if flat else self._joins(question, queries)
-        more = self._unwanted(queries, rng)
         places = {hop: str(number) for number, hop in enumerate(queries, 1)}
-        nodes = [Node(str(number), "search", query) for number, query in enumerate([*queries.values(), *more], 1)]
-        branches = [tuple(places[hop] for hop in join) for join in joins]
-        if not flat:
-            branches += [(node.id,) for node in nodes[len(queries) :]]
+        nodes = [Node(places[hop], "search", query) for hop, query in queries.items()]
         edges = []
-        for branch in branches:
+        for join in joins:
             nodes.append(Node(str(len(nodes) + 1), "aggregate", ""))
-            edges += [(search, nodes[-1].id) for search in branch]
+            edges += [(places[hop], nodes[-1].id) for hop in join]
         producers = [node for node in nodes if not any(producer == node.id for producer, _ in edges)]
         nodes.append(Node(str(len(nodes) + 1), "answer", ""))
         edges += [(producer.id, nodes[-1].id) for producer in producers]
@@ -69,14 +65,6 @@ class DecomposerTeacher:
             hop: self._wrong(hop, rng) if query not in drafted and self._can_be_wrong(hop) and rng.random() < e.wrong_relation else query
             for hop, query in kept.items()
         }
-
-    def _unwanted(self, queries: dict[Hop, str], rng: random.Random) -> list[str]:
-        """A search that nobody asked for, of something that is planned for anyway: RL plans such ones, and answers are to be read past them."""
-        asked = [hop for hop in queries if self._can_be_wrong(hop)]
-        if not self.errors.extra_node or not asked or rng.random() >= self.errors.extra_node:
-            return []
-        query = self._wrong(rng.choice(asked), rng)
-        return [] if query in queries.values() else [query]
 
     def _query(self, hop: Hop, question: Question, known: set[Fact]) -> str | None:
         """None for a fact about an entity that is not known yet. A planner of one turn asks for it by what leads there."""
