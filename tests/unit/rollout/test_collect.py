@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -110,7 +110,7 @@ def test_a_signal_that_meets_an_episode_is_raised_once_and_leaves_nothing_for_th
 ) -> None:
     made = collector(Short(), Late())
 
-    async def play(member: int) -> None:
+    async def play(member: int, told: Callable[[], None]) -> None:
         await made.play_group(Group(f"g{member}", FIFTY[member].question, (0,), "eval", Sampling(1.0)))
         if member == 1:
             raise Stopped(signal.SIGTERM)  # as its handler does, in whatever runs

@@ -281,7 +281,8 @@ def test_the_judges_budget_ends_it_and_a_larger_one_goes_on(tmp_path: Path, mode
         # Questions 0, 3 and 6 get no answer, which asks the judge nothing. 1, 2 and 4 spend it; 5 is next by then.
         for _ in range(2):
             with pytest.raises(
-                NamedStop, match=r"the judge's budget of 25 tokens is spent: [56] of 9 questions are kept in .*out; raise judge.bu"
+                NamedStop,
+                match=r"the judge's budget of 25 tokens is spent: [56] of 9 questions are kept in .*out; give the same command with --set",
             ):
                 CliRunner().invoke(app, [str(word) for word in [*words, "judge.budget=25"]], catch_exceptions=False)
             assert Costly.asked in (3, 4)

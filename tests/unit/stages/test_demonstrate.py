@@ -159,7 +159,8 @@ def test_the_judges_budget_ends_it_too(tmp_path: Path, model: Path, data: Path, 
         teacher = teaching(endpoint)
         for _ in range(2):  # the second time nothing is asked
             with pytest.raises(
-                NamedStop, match=r"the judge's budget of 30 tokens is spent: 1 demonstrations of 1 questions are kept in .*out; raise"
+                NamedStop,
+                match=r"the judge's budget of 30 tokens is spent: 1 demonstrations of 1 questions are kept in .*out; give the same",
             ):
                 command(words(url, model, data, tmp_path / "out", *asked, "judge.budget=30"))
             assert teacher.asked == {0: 3}
