@@ -35,7 +35,8 @@ def begin(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def left(folder: Path) -> list[str]:
     """Of what the commands make for a while: what is still there."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("rolecast-tmp-*"))
+    found = [Path(place, name) for place, folders, _ in os.walk(folder) for name in folders if name.startswith("rolecast-tmp-")]
+    return sorted(str(path.relative_to(folder)) for path in found)  # rglob fails where one goes meanwhile
 
 
 def wait_for(process: subprocess.Popen[str], ready: Callable[[], bool]) -> None:
