@@ -35,8 +35,9 @@ def opened(
     from rolecast.stages.checks import check_run, require_ranks
     from rolecast.stages.inputs import inputs
 
-    said = overrides or ()
-    read = load_config(config, said) if config is not None else changed_config(open_run(path).config, said, path)
+    read = load_config(config, overrides or ()) if config is not None else open_run(path).config
+    if config is None and overrides:
+        read = changed_config(read, overrides, path)
     if stage is not None:
         (find_trained if model else find)(read.schedule, stage)  # before anything is made for it
     if training:
