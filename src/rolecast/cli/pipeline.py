@@ -37,7 +37,7 @@ Host = Annotated[str | None, typer.Option(envvar="ROLECAST_KFP_HOST", help="URL 
 Namespace = Annotated[str | None, typer.Option(help="Of the profile, where Kubeflow has several users.")]
 Experiment = Annotated[str, typer.Option()]
 ServiceAccount = Annotated[str, typer.Option(help="That the steps run as.")]
-WORDS = {dict: "a mapping", list: "a list", bool: "true or false", int: "a whole number", float: "a number"}
+WORDS = {dict: "a mapping", list: "a list"}
 
 
 @app.command()
