@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from scripted import EMPLOYER, MENTOR, ScriptedEngine, TableRetriever, said
 
 from rolecast.agent.app import make_agent
@@ -24,11 +22,10 @@ from rolecast.ports import Completion, GenerateRequest, Retriever
 from rolecast.rollout.render import Renderer
 from rolecast.service.state import Service
 from rolecast.types import Passage
+from tests.chromium import SHOTS, launched, needs_chromium
 from tests.live import serving
 
-CHROMIUM = shutil.which("chromium") or ""
 ROOT = Path(__file__).parents[3]
-SHOTS = os.environ.get("ROLECAST_SHOTS")  # a folder for pictures, to look at
 TOKEN = "a-token-of-sixteen-characters"
 QUESTION = "Who employs the mentor of Brol Tan?"
 EVIL = "<script>document.title = 'owned'</script>"
@@ -39,7 +36,7 @@ LINES = {
     "answerer": [said("answer", "Kel Dax")],
 }
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH (apt-get install chromium)")]
+pytestmark = needs_chromium
 
 
 class Stepped(ScriptedEngine):
@@ -96,10 +93,7 @@ def team(renderer: Renderer) -> Team:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    yield from launched()
 
 
 @pytest.fixture(scope="module")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from rolecast.evaluation.report import render_report
+from tests.chromium import SHOTS, launched, needs_chromium
 
-CHROMIUM = shutil.which("chromium") or ""
-SHOTS = os.environ.get("ROLECAST_SHOTS")  # a folder for pictures, to look at
 EVIL = "<script>document.title = 'owned'</script>"
 NAN = float("nan")
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason="no chromium on PATH (apt-get install chromium)")]
+pytestmark = needs_chromium
 
 
 def said(id: str, text: str, **more: Any) -> dict[str, Any]:
@@ -61,10 +58,7 @@ STAGE = {"em": 0.5, "f1": 0.6, "n": 2, "ci95": [0.1, 0.9]}
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    yield from launched()
 
 
 @pytest.fixture
