@@ -115,6 +115,8 @@ def test_a_signal_that_meets_an_episode_is_raised_once_and_leaves_nothing_for_th
         if member == 1:
             raise Stopped(signal.SIGTERM)  # as its handler does, in whatever runs
 
+    gc.collect()  # what tests before this one left
+    caplog.clear()
     with pytest.raises(Stopped):
         made.run(each(range(8), play, at_once, lambda: False))
     made.close()

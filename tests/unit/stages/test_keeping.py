@@ -135,11 +135,13 @@ def test_the_first_exception_ends_the_others_and_nothing_more_begins() -> None:
     assert (begun, sorted(cancelled)) == ([0, 1, 2, 3], [0, 1, 3])
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # what tests before this one left
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_of_two_that_fail_at_once_one_is_raised_and_nobody_complains_of_the_other(caplog: pytest.LogCaptureFixture) -> None:
     async def play(item: int, ended: Tell) -> None:
         raise ValueError(f"{item} is gone")
 
+    gc.collect()  # what tests before this one left
+    caplog.clear()
     with pytest.raises(ValueError, match="is gone"):
         asyncio.run(each(range(9), play, 4, lambda: False))
     gc.collect()
