@@ -307,8 +307,15 @@ def _sections(method: type[Method], role: str, style: PromptStyle) -> tuple[tupl
     before, *parts = re.split(r"^\[(system|user)\]\n", source, flags=re.MULTILINE)
     if before or not parts:
         raise ValueError(f"method {method.name}, prompts/{style}/{role}.jinja: begin it with a line [system] or [user]")
-    contents = [_JINJA.from_string(part.strip("\n") + "\n") for part in parts[1::2]]
+    contents = [_template(part.strip("\n") + "\n") for part in parts[1::2]]
     return tuple(zip(parts[::2], contents, strict=True))
+
+
+def _template(source: str) -> Template:
+    """With jinja's own names in a dict of its own: from the chain that it keeps them in by default, each rendering copies them slowly."""
+    template = _JINJA.from_string(source)
+    template.globals = dict(template.globals)
+    return template
 
 
 @cache

@@ -9,7 +9,6 @@ that are played at once keep their records apart until they are put together in 
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -26,6 +25,7 @@ from rolecast.rollout.clock import SEARCH, Clock
 from rolecast.rollout.limits import Limits, within
 from rolecast.rollout.render import Renderer
 from rolecast.rollout.scheduler import Left, together
+from rolecast.rollout.snapshot import snapshot
 from rolecast.rollout.waits import Waits
 from rolecast.seeding import seed_of
 from rolecast.tags import trim
@@ -305,7 +305,7 @@ class LiveThread:
         `Overflow` where there is no room for a reply, and for one that was cut because there was less room than the role may
         speak; that one is recorded.
         """
-        room, allowance, state = self.room, self.env.allowance, copy.deepcopy(self.state)
+        room, allowance, state = self.room, self.env.allowance, snapshot(self.state)
         try:
             completion = await self.env.complete(self)
         except Aborted as end:
