@@ -1,7 +1,7 @@
-"""Exact search on GPUs: float16 vectors, multiplied in blocks, and what could be among the nearest settled in float64.
+"""Exact search on GPUs: products of float16 vectors, and what could be among the nearest settled in float64.
 
-Half of the vectors' bytes are all that a search reads, so its floor is memory bandwidth. Scores of a block are reduced at once to the best of
-every `CHUNK` rows, so that next to nothing is written. The rounding of that pass is bounded: a query whose k-th passage is not further ahead of
+Half of the vectors' bytes are all that a search reads, so its floor is memory bandwidth. Scores are reduced at once to the best of
+every `CHUNK` rows, so that next to nothing is written (on a GPU by one kernel, fused.py; on a CPU block by block). The rounding of that pass is bounded: a query whose k-th passage is not further ahead of
 all that was left out than the bound says is searched again with twice as many chunks, until it is. So ties and near-duplicates are found whole.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,13 @@ import torch
 from torch import Tensor
 
 from rolecast.errors import InputError
+from rolecast.retriever.graphs import KEPT, LARGEST, Recorded
 from rolecast.room import GB
 
-CHUNK = 32  # rows whose best score stands for them
-MARGIN = 16  # chunks, and then rows, beyond k that are looked at again
-BLOCK = 2**18  # rows of one product: at 64 queries their scores are 67 MB
+CHUNK = 16  # rows whose best score stands for them
+MARGIN = 8  # chunks, and then rows, beyond k that are looked at again
+BLOCK = 2**18  # rows of one product on a CPU: at 64 queries their scores are 67 MB
+SCRATCH = 2**28  # bytes of candidates that are looked at again
 COPIED = 2**16  # rows that go to the device at once
 
 
@@ -42,6 +45,8 @@ class Exact:
                 part = torch.from_numpy(np.array(vectors[at : at + COPIED], dtype=np.float16)).to(self._device)
             self._rows[at : at + len(part)] = part
             self._longest = max(self._longest, float(part.float().norm(dim=1).max()))
+        self._first = Recorded(self._round) if self._device.type == "cuda" else self._round
+        self._turn = Lock()
         if not np.isfinite(self._longest):
             raise InputError("a vector has numbers that float16 cannot hold; serve the index by FAISS (--searched-by faiss)")
 
@@ -54,26 +59,37 @@ class Exact:
 
     def nearest(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """As `search`, of float32 queries (q, d) on the device."""
-        scores = torch.full((len(queries), k), -torch.inf, dtype=torch.float64, device=self._device)
-        rows = torch.full((len(queries), k), -1, dtype=torch.int64, device=self._device)
-        k = min(k, self.ntotal)
-        if not len(queries) or not k:
-            return scores, rows
-        best = self._best_of_chunks(queries.half())
-        bound = self._bound(queries)
-        left, width = torch.arange(len(queries), device=self._device), k + MARGIN
-        while len(left):
-            found, at, settled = self._settle(queries[left], best[left], bound[left], k, width)
-            done = left[settled]
-            scores[done, :k], rows[done, :k] = found[settled], at[settled]
-            left, width = left[~settled], 2 * width
-        return scores, rows
+        count = min(k, self.ntotal)
+        if not len(queries) or not count:
+            nothing = queries.new_empty((len(queries), 0))
+            return _padded(nothing.double(), nothing.long(), k)
+        with self._turn:
+            best, bound, found, at, settled = self._first(queries, count)
+            scores, rows = found.clone(), at.clone()
+            if settled.all():
+                return _padded(scores, rows, k)
+            left, width = (~settled).nonzero()[:, 0], 2 * (count + MARGIN)
+            while len(left):
+                found, at, settled = self._settle(queries[left], best[left], bound[left], count, width)
+                done = left[settled]
+                scores[done], rows[done] = found[settled], at[settled]
+                left, width = left[~settled], 2 * width
+        return _padded(scores, rows, k)
+
+    def _round(self, queries: Tensor, k: int) -> tuple[Tensor, ...]:
+        """Of each query: the best of every chunk, the bound, and what `_settle` finds among the first of them."""
+        best, bound = self._best_of_chunks(queries.half()), self._bound(queries)
+        return best, bound, *self._settle(queries, best, bound, k, k + MARGIN)
 
     def _best_of_chunks(self, queries: Tensor) -> Tensor:
         """(queries, chunks): the highest score of each, as float16 products give it."""
+        if self._rows.is_cuda:
+            from rolecast.retriever.fused import best_of_chunks  # triton comes with torch for GPUs
+
+            return best_of_chunks(queries, self._rows, self.ntotal, CHUNK)
         best = torch.empty((len(queries), len(self._rows) // CHUNK), dtype=torch.float32, device=self._device)
         for at in range(0, len(self._rows), self._block):
-            scores = _products(queries, self._rows[at : at + self._block])
+            scores = queries.float() @ self._rows[at : at + self._block].float().T
             if at + self._block >= len(self._rows):
                 scores[:, self.ntotal - at :] = -torch.inf  # rows that fill the last chunk
             torch.amax(scores.view(len(queries), -1, CHUNK), dim=2, out=best[:, at // CHUNK : (at + scores.shape[1]) // CHUNK])
@@ -117,19 +133,18 @@ class Exact:
         return exact[:, :k], rows.gather(1, order)[:, :k], beyond
 
 
-def _products(queries: Tensor, rows: Tensor) -> Tensor:
-    """float32 sums of float16 products."""
-    if rows.is_cuda:
-        sums: Tensor = torch.mm(queries, rows.T, out_dtype=torch.float32)
-        return sums
-    return queries.float() @ rows.float().T
+def _padded(scores: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """With hits that are none, up to `k` of them."""
+    if (short := k - scores.shape[1]) <= 0:
+        return scores, rows
+    return torch.nn.functional.pad(scores, (0, short), value=-torch.inf), torch.nn.functional.pad(rows, (0, short), value=-1)
 
 
 def _highest(best: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` highest of each row and where they are. Of many, the best of groups come first: they hold the highest."""
     rows, size = best.shape
     group = 64
-    if size < 64 * group * count:
+    if size < 8 * group * count:
         return best.topk(count, dim=1)
     whole = size // group * group
     _, groups = best[:, :whole].view(rows, -1, group).amax(dim=2).topk(count, dim=1)
@@ -164,7 +179,7 @@ def on_gpus(vectors: npt.NDArray[Any], devices: Sequence[torch.device | str] | N
     if not devices:
         raise InputError("there is no GPU here; serve the index by FAISS (--searched-by faiss), or on a machine that has one")
     share = -(-len(vectors) // len(devices))
-    needed = share * vectors.shape[1] * 2 + share // CHUNK * 64 * 4 + BLOCK * 64 * 4 + COPIED * vectors.shape[1] * 6
+    needed = share * vectors.shape[1] * 2 + KEPT * share // CHUNK * LARGEST * 4 + SCRATCH + COPIED * vectors.shape[1] * 6
     for device in map(torch.device, devices):
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else needed
         if free < needed:

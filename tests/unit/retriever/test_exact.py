@@ -76,9 +76,9 @@ def test_rounding_of_the_first_pass_loses_nothing(monkeypatch: pytest.MonkeyPatc
     _, right = expected(vectors, queries, 5)
     bound = index._bound(torch.from_numpy(queries))[:, None].float() * 0.99
     order = np.argsort(-(queries.astype(np.float64) @ vectors.astype(np.float64).T))
-    nearest = torch.zeros((len(queries), 4000 // 32), dtype=torch.bool)
+    nearest = torch.zeros((len(queries), 4000 // exact.CHUNK), dtype=torch.bool)
     for number, of in enumerate(order):
-        nearest[number, of[:5] // 32] = True
+        nearest[number, of[:5] // exact.CHUNK] = True
     honest = index._best_of_chunks(torch.from_numpy(queries).half())
     monkeypatch.setattr(index, "_best_of_chunks", lambda _: torch.where(nearest, honest - bound, honest))
     scores, rows = index.search(queries, 5)
@@ -114,6 +114,20 @@ def test_where_there_is_no_gpu_or_no_room_on_it_that_is_said(monkeypatch: pytest
         with pytest.raises(InputError, match=r"no GPU here; serve the index by FAISS \(--searched-by faiss\)"):
             on_gpus(drawn(3))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**6, 10**9))
-    with pytest.raises(InputError, match=r"3 × 48 vectors take 0\.1 GB of cuda:0, and 0\.0 GB are free; take more GPUs"):
+    with pytest.raises(InputError, match=r"3 × 48 vectors take 0\.3 GB of cuda:0, and 0\.0 GB are free; take more GPUs"):
         on_gpus(drawn(3), ["cuda:0"])
     assert isinstance(on_gpus(drawn(3), ["cpu", "cpu"]), Sharded)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a kernel of its own, which needs a GPU")
+@pytest.mark.parametrize("make", [drawn, neighbours, copies])
+def test_a_gpu_finds_the_same(make: Any) -> None:
+    """Batches of sizes that are recorded, that share a recording, that replace one, and that are too large for one; k likewise."""
+    vectors = make(5003)
+    index, reference = Exact(vectors, "cuda"), Exact(vectors, "cpu")
+    for count, k in ((1, 5), (9, 7), (16, 7), (64, 5), (100, 3), (33, 40), (9, 7), (2, 1), (9, 6), (3, 200), (2, 5003), (2, 6000)):
+        queries = asked(vectors, count)
+        scores, rows = index.search(queries, k)
+        wanted, _ = reference.search(queries, k)
+        assert scores == pytest.approx(wanted, abs=1e-13), (count, k)
+        assert all(len(set(found[:5003])) == min(k, 5003) for found in rows), (count, k)

@@ -95,13 +95,16 @@ def test_field_that_was_never_set_stays_so() -> None:
     state = object.__new__(Child)
     state.words = ["a"]
     recorded = snapshot(state)
-    assert recorded.words == ["a"] and not hasattr(recorded, "seen")
+    assert recorded.words == ["a"]
+    assert not hasattr(recorded, "seen")
 
 
 def test_own_copying_is_kept() -> None:
     passage, shared = Passage("1", "title", "text"), Shared(1)
     recorded = snapshot([passage, shared, {"again": shared}])
-    assert recorded[0] is passage and recorded[1] is shared and recorded[2]["again"] is shared
+    assert recorded[0] is passage
+    assert recorded[1] is shared
+    assert recorded[2]["again"] is shared
 
 
 def test_one_object_stays_one_and_a_circle_a_circle() -> None:
@@ -109,5 +112,6 @@ def test_one_object_stays_one_and_a_circle_a_circle() -> None:
     state: list[Any] = [inner, {"same": inner}, deque([inner])]
     state.append(state)
     recorded = snapshot(state)
-    assert recorded[0] is recorded[1]["same"] is recorded[2][0] and recorded[0] is not inner
+    assert recorded[0] is recorded[1]["same"] is recorded[2][0]
+    assert recorded[0] is not inner
     assert recorded[3] is recorded
