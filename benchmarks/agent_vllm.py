@@ -171,7 +171,8 @@ def reset(url: str) -> None:
 
 
 def connected() -> httpx.AsyncClient:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    # Sooner than the server, which takes five seconds: a request that goes into a connection as it is closed has no answer.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0)
     return httpx.AsyncClient(timeout=600.0, limits=limits, transport=httpx.AsyncHTTPTransport(limits=limits))
 
 

@@ -1,4 +1,4 @@
-"""The learner's whole step on one card: credit, scoring pass, update in float32 masters; beside TRL, with adapters, and over DeepSpeed.
+"""The learner's whole step on one card: credit, and an update in float32 masters; beside TRL, with adapters, and over DeepSpeed.
 
     python benchmarks/learner.py trl MODEL [--groups 8] [--members 8] [--prompt 256] [--own 64:448] [--budget 32768] [--repeats 5]
     python benchmarks/learner.py lora --shape tiny|135m|1.5b|8b [--rank 16] [--rows 64] [--lengths 256:1024] [--budget 16384]
@@ -6,11 +6,12 @@
 
 trl    one GRPO step on the same prompts, completions and batch, by TRL's GRPOTrainer with its generation replaced by the recorded replies, in
        every setting that runs (each is listed), and by ours; ours / the best of theirs
-lora   adapters over a frozen base with random weights: MFU of the update, and of the step with its scoring pass
+lora   adapters over a frozen base with random weights
 zero   full weights, plain torch and DeepSpeed on one rank in turn, and their ratio
 
-A step begins with sampled replies and ends with new weights. Medians over rounds after two that are not counted. MFU = (4 · N_frozen + 6 ·
-N_trained + attention) × real tokens / peak, without recomputation and padding; a scoring pass adds a forward's (2 · N + a third of attention).
+A step begins with sampled replies and ends with new weights; an update that is one pass over its batch, as these are, makes no scoring pass.
+Medians over rounds after two that are not counted. MFU = (4 · N_frozen + 6 · N_trained + attention) × real tokens / peak, without recomputation
+and padding.
 """
 
 from __future__ import annotations
@@ -92,23 +93,22 @@ def timed(step: Callable[[], object], repeats: int, device: torch.device) -> lis
     return found
 
 
-def work(model: PreTrainedModel, threads: Sequence[Thread], adapters: int = 0) -> tuple[float, float]:
-    """Floating point operations of an update and of a scoring pass. `adapters`: their weights; without them all weights are trained."""
+def work(model: PreTrainedModel, threads: Sequence[Thread], adapters: int = 0) -> float:
+    """Floating point operations of an update. `adapters`: their weights; without them all weights are trained."""
     config = model.config
     layers = (
         sum(p.numel() for name, p in model.base_model.named_parameters() if "lora_" not in name) - config.vocab_size * config.hidden_size
     )
     head = config.vocab_size * config.hidden_size
     pair = 12 * config.num_hidden_layers * config.hidden_size
-    update = score = 0.0
+    update = 0.0
     for thread in threads:
         lengths = [len(turn.ids) for turn in thread.turns]
         tokens, asked = sum(lengths), sum(len(action.ids) for action in thread.actions)
         attention = pair * tokens * (tokens + 1) / 2
         often = 4 if adapters else 6
         update += often * (layers * tokens + head * asked) + 6 * adapters * tokens + attention
-        score += 2 * ((layers + adapters) * tokens + head * asked) + attention / 3
-    return update, score
+    return update
 
 
 def utilisation(flop: float, seconds: float, device: torch.device) -> str:
@@ -125,7 +125,7 @@ def lora(arguments: argparse.Namespace, device: torch.device) -> None:
     least, most = between(arguments.lengths)
     threads, units = episodes(arguments.rows // 8, 8, least // 2, (least // 2, most - least // 2))
     print(f"{card(device)}, {arguments.shape} with random weights, LoRA rank {arguments.rank}, {of_lengths(threads)}")
-    print("| packing | compiled | update, s | MFU | step, s | MFU | tokens/s of a step | peak GiB |\n" + "| --- " * 8 + "|", flush=True)
+    print("| packing | compiled | update, s | step, s | MFU of a step | tokens/s | peak GiB |\n" + "| --- " * 7 + "|", flush=True)
     tokens = sum(len(turn.ids) for thread in threads for turn in thread.turns)
     ways: dict[str, tuple[Packing, bool]] = {"padded": ("off", False), "packed": ("rows", not arguments.eager)}
     for packing, compiled in (ways[way] for way in arguments.ways):
@@ -142,11 +142,11 @@ def lora(arguments: argparse.Namespace, device: torch.device) -> None:
             updates.append(learner.take_spent()["update"])
 
         seconds, update = statistics.median(timed(step, arguments.repeats, device)), statistics.median(updates[WARM:])
-        flop, scoring = work(model, threads, adapters)
+        flop = work(model, threads, adapters)
         peak = f"{torch.cuda.max_memory_allocated() / 2**30:.1f}" if device.type == "cuda" else ""
         print(
-            f"| {packing} | {'yes' if compiled else 'no'} | {update:.3f} | {utilisation(flop, update, device)} | {seconds:.3f} | "
-            f"{utilisation(flop + scoring, seconds, device)} | {tokens / seconds:,.0f} | {peak} |", flush=True,
+            f"| {packing} | {'yes' if compiled else 'no'} | {update:.3f} | {seconds:.3f} | {utilisation(flop, seconds, device)} | "
+            f"{tokens / seconds:,.0f} | {peak} |", flush=True,
         )  # fmt: skip
         del model, learner, step
         _forget(device)
@@ -172,7 +172,7 @@ def zero(arguments: argparse.Namespace, device: torch.device) -> None:
                 times[name].append(found)
     print(f"{card(device)}, {arguments.shape} with random weights, all trained, {of_lengths(threads)}, packing {arguments.packing}")
     print("| backend | step, s (min to max) | MFU |\n| --- | --- | --- |")
-    flop = sum(work(learners["plain"].team.base, threads))
+    flop = work(learners["plain"].team.base, threads)
     for name, found in times.items():
         median = statistics.median(found)
         print(f"| {name} | {median:.3f} ({min(found):.3f} to {max(found):.3f}) | {utilisation(flop, median, device)} |")
@@ -210,7 +210,7 @@ def trl(arguments: argparse.Namespace, device: torch.device) -> None:
     def ours(packing: Packing, compiled: bool) -> list[float]:
         nonlocal flop, tokens
         model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=dtype_on(device)).to(device)
-        flop, tokens = sum(work(model, threads)), sum(len(turn.ids) for thread in threads for turn in thread.turns)
+        flop, tokens = work(model, threads), sum(len(turn.ids) for thread in threads for turn in thread.turns)
         learner = learner_of(model, packing, arguments.budget, BackendConfig(compile=compiled))
         return timed(lambda: reinforce(learner, threads, units), arguments.repeats, device)
 
@@ -232,7 +232,7 @@ def trl(arguments: argparse.Namespace, device: torch.device) -> None:
         named = f"{rows} rows a pass, weights in {dtype}, {next(iter(options))}"
         tell("TRL", named, lambda options=options: theirs(arguments, threads, rows, dtype, options, device))
     if {"ours", "TRL"} <= best.keys():
-        print(f"speed of ours / best of TRL's: {best['TRL'] / best['ours']:.2f} (ours with its scoring pass, which TRL leaves out here)")
+        print(f"speed of ours / best of TRL's: {best['TRL'] / best['ours']:.2f} (neither makes a scoring pass of so small a batch)")
 
 
 def theirs(

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
+from typing import Any, Protocol
 
-from fastapi.routing import RouteContext, iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.routing import BaseRoute, Route
+
+try:
+    from fastapi.routing import iter_route_contexts
+except ImportError:  # until 0.136, which vLLM asks for, an app's routes are those of its routers too
+
+    def iter_route_contexts(routes: Sequence[BaseRoute]) -> list[Any]:  # type: ignore[misc,unused-ignore]
+        return [route for route in routes if isinstance(route, Route)]
+
 
 from rolecast.service.errors import ShapeOf
+
+
+class Routed(Protocol):
+    """What is asked of a route, whichever FastAPI it is of."""
+
+    path: Any
+    methods: Any
+    path_regex: re.Pattern[str]
+
 
 LONGEST = 200  # characters of a path that are said again
 _IMPLIED = frozenset({"HEAD", "OPTIONS"})
@@ -36,7 +54,7 @@ def absent(request: Request, shape_of: ShapeOf) -> str:
     return f"{asked}; this service has {', '.join(_named(alike or routes))}"
 
 
-def _named(routes: Iterable[RouteContext]) -> list[str]:
+def _named(routes: Iterable[Routed]) -> list[str]:
     """Each once, as it is declared."""
     return list(dict.fromkeys(f"{' and '.join(sorted(_verbs(route)))} {re.sub(':[a-z]+}', '}', _path(route))}" for route in routes))
 
@@ -47,9 +65,9 @@ def said(path: str) -> str:
     return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…"
 
 
-def _path(route: RouteContext) -> str:
-    return route.path or ""
+def _path(route: Routed) -> str:
+    return str(route.path or "")
 
 
-def _verbs(route: RouteContext) -> set[str]:
-    return (route.methods or set()) - _IMPLIED
+def _verbs(route: Routed) -> set[str]:
+    return set(route.methods or ()) - _IMPLIED
