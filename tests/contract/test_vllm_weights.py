@@ -278,6 +278,16 @@ def test_the_end_of_a_turn_is_kept(engine: VllmEngine, version: Callable[[int, i
     assert len(ended.logprobs) == len(ended.ids)
 
 
+def test_no_text_is_made_of_log_probs(engine: VllmEngine, version: Callable[[int, int], Version]) -> None:
+    """It would be, of a request with stop strings, token by token."""
+    engine.load(version(0, 1).placed())
+    asked = parameters(GenerateRequest(PROMPT, "planner", 4, ("never said",), Sampling(), 0), frozenset(), True)
+    reply = asyncio.run(engine._thread.run(engine._ask(PROMPT, asked, "unspelt", engine._speaking["planner"]))).outputs[0]
+    assert len(reply.logprobs) == len(reply.token_ids) == 4
+    assert {entry[token].decoded_token for token, entry in zip(reply.token_ids, reply.logprobs, strict=True)} == {None}
+    assert reply.text  # in which the stop strings are looked for
+
+
 def test_more_adapters_than_there_is_room_for_are_refused(
     engine: VllmEngine, version: Callable[[int, int], Version], tmp_path: Path
 ) -> None:

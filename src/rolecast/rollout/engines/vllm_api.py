@@ -84,11 +84,26 @@ def prepare() -> None:
 def start(arguments: Mapping[str, Any]) -> Any:
     """An `AsyncLLM`, from a running event loop, which it keeps to."""
     generation()
+    _spell_no_logprobs()
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
     with _temporary_files_of_this_process():
         return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+
+@cache
+def _spell_no_logprobs() -> None:
+    """Where a request has stop strings, vLLM's front end, which is this process, asks the tokenizer for the text of every log-prob's token too,
+    one by one: more work than all else that it does for a token, and nobody here reads it. No parameter leaves it out."""
+    from vllm.v1.engine.logprobs import LogprobsProcessor
+
+    made = LogprobsProcessor.from_new_request
+
+    def unspelt(tokenizer: object, request: Any) -> Any:
+        return made(tokenizer=None, request=request)
+
+    LogprobsProcessor.from_new_request = unspelt
 
 
 @contextmanager
