@@ -90,6 +90,7 @@ def test_rounding_of_the_first_pass_loses_nothing(monkeypatch: pytest.MonkeyPatc
 def test_more_than_there_is_and_nothing_asked() -> None:
     for index in (Exact(drawn(3), "cpu"), Sharded(drawn(3), ["cpu", "cpu"])):
         scores, rows = index.search(drawn(2, 1).astype(np.float32), 5)
+        assert scores.shape == rows.shape == (2, 5)
         assert (rows[:, 3:] == -1).all()
         assert (scores[:, 3:] == -np.inf).all()
         assert {*rows[0][:3]} == {0, 1, 2}
