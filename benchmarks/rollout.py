@@ -42,6 +42,7 @@ from recorded import Answers, Approval, Call, Record, from_shards, from_teacher
 from shapes import SHAPES, card, write_shape
 
 from rolecast.leasing import Handshake
+from rolecast.loops import OwnLoop
 from rolecast.methods.base import Method
 from rolecast.methods.decor import Decor, DecorConfig
 from rolecast.ports import Completion, GenerateRequest, Sampling
@@ -160,24 +161,25 @@ class DummyApi:
         return vllm_api.start({**arguments, "load_format": "dummy"})
 
 
-def rollouts_of(args: argparse.Namespace, method: Method, renderer: Renderer, record: Record, engine: Any) -> Rollouts:
+def rollouts_of(args: argparse.Namespace, method: Method, renderer: Renderer, record: Record, engine: Any, home: OwnLoop) -> Rollouts:
     collector = Collector(
-        method, Replayed(record, engine), Answers(record.found), Approval(), renderer, 0, args.context, args.in_flight, lockstep=False
-    )
+        method, Replayed(record, engine), Answers(record.found), Approval(), renderer, 0, args.context, args.in_flight, lockstep=False,
+        runner=home.runner,
+    )  # fmt: skip
     rollouts = local_rollouts(collector, "bench", Handshake("", "", "", "", "", ""))
     rollouts.publish(Version("bench", 0, 0))
     return rollouts
 
 
-def loaded(args: argparse.Namespace, renderer: Renderer, scratch: Path) -> VllmEngine:
+def loaded(args: argparse.Namespace, renderer: Renderer, scratch: Path, home: OwnLoop) -> VllmEngine:
     config = VllmConfig(name="vllm", max_batch=args.batch, memory=args.memory, eager=args.eager)
     if args.shape:
         folder = write_shape(args.shape, renderer.tokenizer, scratch / "model")
-        engine: VllmEngine = MadeUp(config, renderer, args.context, args.dtype, api=DummyApi())
+        engine: VllmEngine = MadeUp(config, renderer, args.context, args.dtype, api=DummyApi(), home=home)
         published = Canary((), ())
     else:
         folder = args.model
-        engine = VllmEngine(config, renderer, args.context, args.dtype)
+        engine = VllmEngine(config, renderer, args.context, args.dtype, home=home)
         published = canary(read_model(folder, DTYPES[args.dtype], CPU), renderer.tokenizer)
     engine.load(Placed("bench/0.0", folder, folder, {"shared": None}, {"shared": published}))
     engine._ends, vllm_api.FIXED = frozenset(), {**vllm_api.FIXED, "ignore_eos": True}  # forced lengths
@@ -185,8 +187,9 @@ def loaded(args: argparse.Namespace, renderer: Renderer, scratch: Path) -> VllmE
 
 
 def compared(args: argparse.Namespace, method: Method, renderer: Renderer, record: Record, scratch: Path) -> None:
-    engine = loaded(args, renderer, scratch)
-    rollouts = rollouts_of(args, method, renderer, record, engine)
+    home = OwnLoop()  # as in training
+    engine = loaded(args, renderer, scratch, home)
+    rollouts = rollouts_of(args, method, renderer, record, engine, home)
     print(f"{args.shape or args.model.name}, {args.dtype}, vLLM {version()}, {card()}: batch {args.batch}", flush=True)
 
     def ours() -> None:
@@ -194,7 +197,7 @@ def compared(args: argparse.Namespace, method: Method, renderer: Renderer, recor
         assert len(done) == len(record.episodes)
 
     def vllm(stops: bool = False, **other: Any) -> Callable[[], None]:
-        return lambda: engine._thread.wait(raw(engine, record, stops, other))
+        return lambda: home.wait(raw(engine, record, stops, other))
 
     sides = {"raw": vllm(), "same": vllm(stops=True), "ours": ours}
     if args.bare:
@@ -203,7 +206,7 @@ def compared(args: argparse.Namespace, method: Method, renderer: Renderer, recor
     try:
         for number in range(args.repeats + 1):
             for name, side in sides.items():
-                assert engine._thread.wait(engine._llm.reset_prefix_cache()) is not False, "requests are in flight between two rounds"
+                assert home.wait(engine._llm.reset_prefix_cache()) is not False, "requests are in flight between two rounds"
                 renderer.forget()
                 begun = time.perf_counter()
                 side()
@@ -250,7 +253,7 @@ def told(record: Record, seconds: Mapping[str, list[float]]) -> None:
 
 
 def instant(args: argparse.Namespace, method: Method, renderer: Renderer, record: Record) -> None:
-    rollouts = rollouts_of(args, method, renderer, record, Instant())
+    rollouts = rollouts_of(args, method, renderer, record, Instant(), OwnLoop())
 
     def ours() -> None:
         rollouts.collect(record.episodes, SAMPLING, "train")

@@ -100,7 +100,7 @@ def measured(engine: VllmEngine, args: argparse.Namespace, name: str, seed: int,
         return sum(await asyncio.gather(*(one(number, ids) for number, ids in enumerate(prompts))))
 
     begun = time.perf_counter()
-    sampled = engine._thread.wait(episodes(raw)) if name == "raw" else asyncio.run(episodes(ours))
+    sampled = engine._home.wait(episodes(raw)) if name == "raw" else asyncio.run(episodes(ours))
     return sampled / (time.perf_counter() - begun)
 
 

@@ -261,7 +261,7 @@ def test_a_prompt_that_was_asked_before_is_read_from_the_cache(engine: VllmEngin
     engine.load(version(0, 1).placed())
     asked = parameters(GenerateRequest(PROMPT, "planner", 1, (), Sampling(), 0), frozenset(), True)
     read = [
-        asyncio.run(engine._thread.run(engine._ask(PROMPT, asked, f"cached{n}", engine._speaking["planner"]))).num_cached_tokens
+        asyncio.run(engine._home.run(engine._ask(PROMPT, asked, f"cached{n}", engine._speaking["planner"]))).num_cached_tokens
         for n in range(2)
     ]
     assert read[0] == 0
@@ -282,7 +282,7 @@ def test_no_text_is_made_of_log_probs(engine: VllmEngine, version: Callable[[int
     """It would be, of a request with stop strings, token by token."""
     engine.load(version(0, 1).placed())
     asked = parameters(GenerateRequest(PROMPT, "planner", 4, ("never said",), Sampling(), 0), frozenset(), True)
-    reply = asyncio.run(engine._thread.run(engine._ask(PROMPT, asked, "unspelt", engine._speaking["planner"]))).outputs[0]
+    reply = asyncio.run(engine._home.run(engine._ask(PROMPT, asked, "unspelt", engine._speaking["planner"]))).outputs[0]
     assert len(reply.logprobs) == len(reply.token_ids) == 4
     assert {entry[token].decoded_token for token, entry in zip(reply.token_ids, reply.logprobs, strict=True)} == {None}
     assert reply.text  # in which the stop strings are looked for

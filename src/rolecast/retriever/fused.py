@@ -15,7 +15,7 @@ WIDTH = 64  # numbers of a row that are read at once
 QUERIES = 64  # of one program at most; tensor cores take 16 at least
 
 
-@triton.jit  # type: ignore[misc,unused-ignore]
+@triton.jit  # type: ignore[untyped-decorator,unused-ignore]
 def _best(  # type: ignore[no-untyped-def]
     queries, rows, best, count, chunks, asked, width, wide: tl.constexpr, tall: tl.constexpr, together: tl.constexpr, size: tl.constexpr
 ):  # fmt: skip

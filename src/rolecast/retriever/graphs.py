@@ -46,7 +46,7 @@ class Recorded:
 
     def _record(self, queries: Tensor, size: int, k: int) -> _Recording:
         held = torch.zeros((size, queries.shape[1]), dtype=queries.dtype, device=queries.device)
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(queries.device)
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(queries.device)  # type: ignore[no-untyped-call]
         with torch.cuda.device(queries.device):
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):

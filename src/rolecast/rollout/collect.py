@@ -59,8 +59,8 @@ class Collector:
     lockstep: bool = True
     clocks: dict[str, Clock] | None = None  # of episodes that have ended, by their ids, for whoever wants them
     asks: Asks | None = None  # what the judge is asked beside what the method asks
-    # One loop for all calls: clients of remote services keep their connections in it.
-    _loop: asyncio.Runner = field(default_factory=asyncio.Runner)
+    # One loop for all calls: clients of remote services keep their connections in it, and an engine may live there too.
+    runner: asyncio.Runner = field(default_factory=asyncio.Runner)
     _lanes: Lanes | None = None
     _begun: dict[str, list[Trajectory]] = field(default_factory=dict)  # by group, of those that are played one by one
 
@@ -80,7 +80,7 @@ class Collector:
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Runs `main`, in which groups are played, in the collector's loop and with its engine going."""
         try:
-            return self._loop.run(self._driven(main))
+            return self.runner.run(self._driven(main))
         except SystemExit:
             self._wind_up()
             raise
@@ -88,7 +88,7 @@ class Collector:
     def _wind_up(self) -> None:
         """Ends what is live after a signal that met a task. The loop lets a `SystemExit` through at once, and again from each task that waits
         for that one: left to `close`, it would keep the engine from being closed, and asyncio would print it as a traceback."""
-        loop = self._loop.get_loop()
+        loop = self.runner.get_loop()
         while live := asyncio.all_tasks(loop):
             for task in live:
                 task.cancel()
@@ -100,7 +100,7 @@ class Collector:
 
     def close(self) -> None:
         """Ends what its clients left running in its loop. For after the last call, from outside of it."""
-        self._loop.close()
+        self.runner.close()
 
     def play_group(self, group: Group, ended: Tell = lambda: None) -> Coroutine[Any, Any, list[Trajectory]]:
         """A group's trajectories, finished and scored, in the order of its members. Only inside `run`; `ended` after each of them.

@@ -14,6 +14,7 @@ from rolecast.config import RunConfig, read_json_config
 from rolecast.devices import device
 from rolecast.judge.client import HttpJudge
 from rolecast.leasing import Handshake, TeamVersion
+from rolecast.loops import OwnLoop
 from rolecast.methods.base import Method
 from rolecast.methods.registry import release
 from rolecast.ports import EXTERNAL, IndexInfo, Judge, JudgeInfo, Retriever, Store
@@ -70,6 +71,7 @@ class RemoteTeam:
     _older: list[TeamVersion] = field(default_factory=list)  # that still speak, and whose files are kept
     _team: Team | None = None
     _disk: DiskEngine | None = None
+    _home: OwnLoop = field(default_factory=OwnLoop)  # of the engine and of the episodes
     _collector: Collector | None = None
     _renderer: Renderer | None = None
 
@@ -115,7 +117,7 @@ class RemoteTeam:
         before, self._loaded = self._loaded, None  # a slot takes the last one's place before its canary is known
         c, tokenizer = self.config, read_tokenizer(folder)
         self._renderer = Renderer(tokenizer, self.method.tags)
-        self._disk = self._disk or disk_engine(c, self._renderer)
+        self._disk = self._disk or disk_engine(c, self._renderer, self._home)
         if self._disk is not None:
             self._disk.load(place_version(folder, self._base(folder), self.method.spoken))
         else:
@@ -128,7 +130,7 @@ class RemoteTeam:
             engine = routed(self._disk or self._models(version), self._renderer, c.externals_of(self.method))
             self._collector = Collector(
                 self.method, engine, self.retriever, self.judge, self._renderer, c.seed, c.model.max_context, c.engine.in_flight,
-                waits=self.waits, limits=limits_of(c, self.method), lockstep=c.lockstep,
+                waits=self.waits, limits=limits_of(c, self.method), lockstep=c.lockstep, runner=self._home.runner,
             )  # fmt: skip
         self._collector.engine.version = version.name
         if before is not None:
@@ -141,6 +143,7 @@ class RemoteTeam:
         """Gives back what its engine holds, before another team takes its place."""
         if self._disk is not None:
             self._disk.close()
+        self._home.runner.close()
 
     def _models(self, version: TeamVersion) -> OwnEngine:
         assert self._team is not None, "the team's models are loaded before their engine is made"

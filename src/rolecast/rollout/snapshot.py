@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 ATOMS = frozenset({str, int, float, bool, bytes, NoneType})
 UNSET = object()
+OWN = ("__deepcopy__", "__reduce_ex__", "__reduce__")  # ways of a type's own to be copied
 
 
 def snapshot(value: T) -> T:
@@ -22,7 +23,7 @@ def snapshot(value: T) -> T:
 
 def _copied(value: Any, seen: dict[int, Any]) -> Any:
     """`seen`: by its id the copy of whatever can change, as `copy.deepcopy` keeps it: one object stays one, a circle stays a circle."""
-    kind = type(value)
+    kind: type = type(value)
     if kind in ATOMS:
         return value
     if kind is tuple:
@@ -53,8 +54,7 @@ def _copied(value: Any, seen: dict[int, Any]) -> Any:
 @cache
 def _slots(kind: type) -> tuple[str, ...] | None:
     """The slots of a dataclass that leaves its copying to Python; None of any other type."""
-    own = hasattr(kind, "__deepcopy__") or kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__
-    if own or not is_dataclass(kind):
+    if not is_dataclass(kind) or any(name in vars(base) for base in kind.__mro__[:-1] for name in OWN):
         return None
     named = [getattr(base, "__slots__", ()) for base in kind.__mro__]
     slots = [name for names in named for name in ((names,) if isinstance(names, str) else names)]

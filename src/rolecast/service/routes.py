@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -25,9 +25,14 @@ from rolecast.service.errors import ShapeOf
 class Routed(Protocol):
     """What is asked of a route, whichever FastAPI it is of."""
 
-    path: Any
-    methods: Any
-    path_regex: re.Pattern[str]
+    @property
+    def path(self) -> str | None: ...
+
+    @property
+    def methods(self) -> Collection[str] | None: ...
+
+    @property
+    def path_regex(self) -> re.Pattern[str]: ...
 
 
 LONGEST = 200  # characters of a path that are said again
@@ -66,7 +71,7 @@ def said(path: str) -> str:
 
 
 def _path(route: Routed) -> str:
-    return str(route.path or "")
+    return route.path or ""
 
 
 def _verbs(route: Routed) -> set[str]:

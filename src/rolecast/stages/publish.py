@@ -16,6 +16,7 @@ from rolecast.coordinator.leases import Coordinator
 from rolecast.coordinator.process import Child, Served, child_coordinator
 from rolecast.errors import InputError
 from rolecast.leasing import Handshake
+from rolecast.loops import OwnLoop
 from rolecast.methods.base import Method
 from rolecast.rollout.collect import Collector
 from rolecast.rollout.engines.factory import DiskEngine, disk_engine, model_engine, routed
@@ -119,13 +120,14 @@ class _Local:
         shared = not stage.trains or c.learner.name == "plain" or c.learner.zero < 3  # sharded parameters cannot sample by themselves
         sampled = team if shared else training_team(run, method, stage, None)
         renderer = Renderer(team.tokenizer, method.tags)
-        disk = disk_engine(c, renderer)
+        home = OwnLoop()
+        disk = disk_engine(c, renderer, home)
         speakers = {slot: sampled.speaker(slot) for slot in method.spoken}
         own = disk or model_engine(c, speakers, renderer, lockstep=c.lockstep)
         engine = routed(own, renderer, c.externals_of(method))
         collector = Collector(
             method, engine, open_retriever(run), open_judge(run), renderer, c.seed, c.model.max_context, c.engine.in_flight,
-            limits=limits_of(c, method), lockstep=c.lockstep,
+            limits=limits_of(c, method), lockstep=c.lockstep, runner=home.runner,
         )  # fmt: skip
         handshake = handshake_of(c, method, renderer, "", "")  # whoever plays in this process has been looked at
         rollouts = local_rollouts(collector, c.name, handshake, _staleness(run, stage))
@@ -152,9 +154,9 @@ class _Local:
         return start_folder(self.run, self.stage.start)
 
     def close(self) -> None:
-        self.collector.close()
         if self.disk is not None:
-            self.disk.close()
+            self.disk.close()  # whose front end lives in the collector's loop
+        self.collector.close()
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from rolecast.judge.app import make_judge
 from rolecast.judge.settings import JudgeSettings
 from rolecast.learner.backends import trained_weights
 from rolecast.leasing import TeamVersion
+from rolecast.loops import OwnLoop
 from rolecast.methods.decor import DecorConfig
 from rolecast.methods.registry import judge_prompts
 from rolecast.retriever.app import make_retriever
@@ -168,11 +169,13 @@ def test_an_engine_that_reads_its_weights_is_given_every_version_as_files(
 ) -> None:
     """No model is loaded in this process: the engine's own log-probs are held to the published ones."""
     disk = Disk()
-    monkeypatch.setattr(remote, "disk_engine", lambda config, renderer: disk)
+    homes: list[OwnLoop] = []
+    monkeypatch.setattr(remote, "disk_engine", lambda config, renderer, home: (homes.append(home), disk)[1])
     team = team_of(store, tmp_path / "work", "extractive")
     for step in (1, 2):
         version, model = published(store, tmp_path, step, lora)
         team.load(version)
+        assert team.collector.runner is homes[0].runner, "it is asked from another loop than it lives in"
         given = disk.given[-1]
         folder = tmp_path / "work" / version.artifact
         assert given.version == version.name == team.collector.engine.version
@@ -189,8 +192,10 @@ def test_an_engine_that_reads_its_weights_is_given_every_version_as_files(
     disk.refuses = False
     team.load(version)  # what it had is not believed to be there
     assert len(disk.given) == 3
+    loop = homes[0].runner.get_loop()
     team.close()
     assert disk.closed == 1
+    assert loop.is_closed()
 
 
 ONE_OFF: dict[str, Any] = {
@@ -218,7 +223,7 @@ def test_versions_overlap_where_vllm_keeps_the_adapters_of_the_one_before(
 
 def test_files_of_a_version_stay_as_long_as_its_adapters_speak(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk()
-    monkeypatch.setattr(remote, "disk_engine", lambda config, renderer: disk)
+    monkeypatch.setattr(remote, "disk_engine", lambda config, renderer, home: disk)
     info = RunInfo(
         run="run", attempt=1, config=make_config(ONE_OFF, "here").model_dump_json(), stage="rl", store=str(store.root), version=None
     )
@@ -233,7 +238,7 @@ def test_files_of_a_version_stay_as_long_as_its_adapters_speak(store: LocalStore
 
 def test_a_frozen_role_is_held_to_the_base_s_own_canary(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk()
-    monkeypatch.setattr(remote, "disk_engine", lambda config, renderer: disk)
+    monkeypatch.setattr(remote, "disk_engine", lambda config, renderer, home: disk)
     version, _ = published(store, tmp_path, 1, lora=True)
     team_of(store, tmp_path / "work", "model").load(version)
     assert disk.given[0].adapters["frozen"] is None
@@ -241,7 +246,7 @@ def test_a_frozen_role_is_held_to_the_base_s_own_canary(store: LocalStore, tmp_p
 
 
 def test_whole_models_of_several_slots_are_refused(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "disk_engine", lambda config, renderer: Disk())
+    monkeypatch.setattr(remote, "disk_engine", lambda config, renderer, home: Disk())
     version, _ = published(store, tmp_path, 1, lora=False)
     with pytest.raises(InputError, match=r"slot shared is a whole model, and so are others of frozen, shared; .* set model.lora"):
         team_of(store, tmp_path / "work", "model").load(version)

@@ -23,6 +23,7 @@ MODULES = {
     "vllm.engine.arg_utils": "AsyncEngineArgs = dict",
     "vllm.v1": "",
     "vllm.v1.engine": "",
+    "vllm.v1.engine.logprobs": "class LogprobsProcessor:\n    def from_new_request(tokenizer, request): ...",
     "vllm.v1.engine.async_llm": f"""
 import subprocess, sys
 class AsyncLLM:

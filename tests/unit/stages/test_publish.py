@@ -15,6 +15,7 @@ import torch
 from rolecast.config import RunConfig, make_config
 from rolecast.learner.backends import trained_weights
 from rolecast.leasing import TeamVersion
+from rolecast.loops import OwnLoop
 from rolecast.methods.decor import Decor
 from rolecast.methods.registry import make_method
 from rolecast.rollout.remote import RemoteTeam
@@ -157,7 +158,8 @@ def test_the_learner_s_own_engine_is_given_every_version_as_files(
         given.append(placed)
 
     disk = SimpleNamespace(load=load, close=lambda: closed.append(True), version="", branches=0)
-    monkeypatch.setattr(publish_stage, "disk_engine", lambda config, renderer: disk)
+    homes: list[OwnLoop] = []
+    monkeypatch.setattr(publish_stage, "disk_engine", lambda config, renderer, home: (homes.append(home), disk)[1])
     monkeypatch.setattr(publish_stage, "open_retriever", lambda run: None)
     monkeypatch.setattr(publish_stage, "open_judge", lambda run: None)
     scratch = {"hidden": 32, "layers": 2, "heads": 2, "head_dim": 16, "feed_forward": 64}
@@ -174,6 +176,7 @@ def test_the_learner_s_own_engine_is_given_every_version_as_files(
                 for name, parameter in team.trained("shared"):
                     parameter += 0.05 * step if "lora_B" in name or not lora else 0.0
             publisher.publish(step, trained_weights(team))
+            assert publisher.collector.runner is homes[0].runner, "it is asked from another loop than it lives in"  # type: ignore[attr-defined]
             canaries = {slot: canary(team.model(slot), TOKENIZER).logprobs for slot in cast.spoken}
             assert {slot: found.logprobs for slot, found in given[-1].canaries.items()} == canaries
     assert [placed.version for placed in given] == ["run/0.1", "run/0.2"]

@@ -8,6 +8,7 @@ from typing import Protocol
 from rolecast.config import RunConfig
 from rolecast.externals import ExternalConfig
 from rolecast.installed import needing
+from rolecast.loops import OwnLoop
 from rolecast.rollout.engines.external import ExternalEngine, OwnEngine, Router
 from rolecast.rollout.engines.settings import TransformersConfig, VllmConfig
 from rolecast.rollout.engines.transformers import Models, TransformersEngine
@@ -29,8 +30,9 @@ def model_engine(config: RunConfig, models: Models, renderer: Renderer, version:
     return TransformersEngine(models, renderer, config.engine.max_batch, config.model.max_context, version, lockstep)
 
 
-def disk_engine(config: RunConfig, renderer: Renderer) -> DiskEngine | None:
-    """None where models of this process speak. It plays nothing until it was given weights."""
+def disk_engine(config: RunConfig, renderer: Renderer, home: OwnLoop | None = None) -> DiskEngine | None:
+    """None where models of this process speak. It plays nothing until it was given weights. `home`: the only loop from which it will be asked, if
+    there is one."""
     if isinstance(config.engine, TransformersConfig):
         return None
     with needing("vllm"):
@@ -39,7 +41,7 @@ def disk_engine(config: RunConfig, renderer: Renderer) -> DiskEngine | None:
 
             stale = max((stage.staleness for stage in config.stages.values() if isinstance(stage, RlConfig)), default=0)
             asked = config.engine.model_copy(update={"staleness": max(config.engine.staleness, stale)})
-            return VllmEngine(asked, renderer, config.model.max_context, config.model.dtype, versions=1 + stale)
+            return VllmEngine(asked, renderer, config.model.max_context, config.model.dtype, versions=1 + stale, home=home)
         from rolecast.rollout.engines.vllm_http import VllmHttpEngine
 
         return VllmHttpEngine(config.engine, renderer, config.model.dtype)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from rolecast.errors import EngineError, ExternalError, RolecastError, SamplingError
-from rolecast.loops import LoopThread
+from rolecast.loops import LoopThread, OwnLoop
 from rolecast.ports import Aborted, Completion, GenerateRequest
 from rolecast.rollout.engines import vllm_api
 from rolecast.rollout.engines.settings import VllmConfig
@@ -57,18 +57,20 @@ class VllmEngine:
     the same base.
 
     Entering and leaving only begins and ends a caller's turn: the engine lives until `close`, since it takes a minute to start. `versions`: how
-    many a batch may hold side by side.
+    many a batch may hold side by side. `home`: where vLLM's front end works, by default a thread of its own; in the loop of all who ask, a
+    request costs half of the CPU time.
     """
 
     def __init__(
-        self, config: VllmConfig, renderer: Renderer, max_context: int, dtype: str, api: Any = vllm_api, versions: int = 1
-    ) -> None:
+        self, config: VllmConfig, renderer: Renderer, max_context: int, dtype: str, api: Any = vllm_api, versions: int = 1,
+        home: LoopThread | OwnLoop | None = None,
+    ) -> None:  # fmt: skip
         self.version = ""
         self.branches = 0
         self.generated = 0  # tokens sampled since the start
         self._config, self._renderer, self._max_context, self._api = config, renderer, max_context, api
         self._dtype, self._versions = config.dtype or dtype, versions
-        self._thread = LoopThread("vllm")
+        self._home = home or LoopThread("vllm")
         self._scratch = kept("vllm")
         self._llm: Any = None
         self._base: Path | None = None  # whose weights the engine holds
@@ -94,7 +96,7 @@ class VllmEngine:
 
     async def failed(self) -> Exception:
         """Waits until the engine fails; gives its error. After that no request is served."""
-        return await self._thread.run(self._watch())
+        return await self._home.run(self._watch())
 
     async def _watch(self) -> Exception:
         while (failure := self.failure) is None:
@@ -108,7 +110,7 @@ class VllmEngine:
         if request.slot not in speaking:
             raise KeyError(f"no weights for slot {request.slot!r}; loaded: {', '.join(speaking)}")
         asked, key = parameters(request, self._ends, self._config.seeds), self._unique(request.key)
-        asking = self._thread.begin(self._answer(request.ids, asked, key, speaking[request.slot], request.urgency))
+        asking = self._home.begin(self._answer(request.ids, asked, key, speaking[request.slot], request.urgency))
         try:
             output = await asyncio.shield(asking)
         except asyncio.CancelledError:
@@ -136,7 +138,7 @@ class VllmEngine:
         try:
             async with asyncio.timeout(ENDING):
                 while not asking.done():
-                    await self._thread.run(self._api.abort(self._llm, key))
+                    await self._home.run(self._api.abort(self._llm, key))
                     await asyncio.wait([asking], timeout=RETOLD)
             ids = tuple(asking.result().outputs[0].token_ids)
         except Exception as error:
@@ -175,7 +177,7 @@ class VllmEngine:
 
     def load(self, placed: Placed) -> None:
         """These weights answer from now on, verified; if they cannot be, `RolecastError` is raised and none answer until some are."""
-        self._thread.wait(self._load(placed))
+        self._home.wait(self._load(placed))
 
     async def _load(self, placed: Placed) -> None:
         if self._speaking:

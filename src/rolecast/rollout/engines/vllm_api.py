@@ -125,7 +125,7 @@ def _temporary_files_of_this_process() -> Iterator[None]:
 
 def shutdown(llm: Any, timeout: float) -> None:
     """Ends an engine core, and first the task that waits for its outputs: it would log the end as a crash, with a traceback."""
-    if (waiting := getattr(llm, "output_handler", None)) is not None:
+    if (waiting := getattr(llm, "output_handler", None)) is not None and not waiting.get_loop().is_closed():
         waiting.get_loop().call_soon_threadsafe(waiting.cancel)
     llm.shutdown(timeout=timeout)
 
