@@ -43,7 +43,7 @@ def _copied(value: Any, seen: dict[int, Any]) -> Any:
         return entries
     if (slots := _slots(kind)) is None:
         return copy.deepcopy(value, seen)
-    record = object.__new__(kind)
+    record: Any = object.__new__(kind)
     seen[id(value)] = record
     for name in (*slots, *getattr(value, "__dict__", ())):
         if (item := getattr(value, name, UNSET)) is not UNSET:
