@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from rolecast.config import make_config
 from rolecast.errors import EngineError, ExternalError, InputError, SamplingError
+from rolecast.loops import OwnLoop
 from rolecast.ports import Aborted, GenerateRequest, Sampling
 from rolecast.rollout.engines import vllm as module
 from rolecast.rollout.engines.factory import disk_engine
@@ -243,6 +244,43 @@ def test_a_request_whose_caller_is_cancelled_is_ended_in_vllm_and_tells_what_it_
     assert engine.generated == before + len(stand.reply)
     key = stand.of("ask")[-1][0]
     assert stand.of("abort") == [(key,)] * (late + 1)
+
+
+def test_it_lives_in_the_loop_of_those_who_ask(base: Path, adapters: dict[str, Path]) -> None:
+    """Loaded before, between and, from another thread, during their runs; a caller that is cancelled ends its request."""
+    stand, home = Stand(), OwnLoop()
+    engine = VllmEngine(CONF, RENDERER, 128, "float32", stand, home=home)
+    engine.load(placed(base, adapters))
+    loops: list[object] = []
+    answer = stand.answer
+
+    async def answered(*given: Any) -> Any:
+        loops.append(asyncio.get_running_loop())
+        return await answer(*given)
+
+    stand.answer = answered  # type: ignore[method-assign]
+    request = GenerateRequest((1, 2), "planner", 8, (), Sampling(), 0, "t#0")
+
+    async def play() -> tuple[str, tuple[int, ...]]:
+        stand.slow = True
+        asking = asyncio.ensure_future(engine.generate(request))
+        while not stand.flying:
+            await asyncio.sleep(0.001)
+        stand.slow = False
+        await asyncio.to_thread(engine.load, placed(base, adapters, "run/1.1"))
+        said = await engine.generate(request)
+        asking.cancel()
+        with pytest.raises(Aborted) as end:
+            await asking
+        return said.version, end.value.ids
+
+    assert home.runner.run(asyncio.wait_for(play(), 10)) == ("run/1.1", stand.reply)
+    engine.load(placed(base, adapters, "run/1.2"))
+    assert home.runner.run(engine.generate(request)).version == "run/1.2"
+    assert {*loops} == {home.runner.get_loop()}
+    home.runner.close()
+    engine.close()
+    assert stand.of("shutdown") == [()]
 
 
 def test_what_fails_while_it_is_ended_was_ended(base: Path) -> None:
