@@ -54,10 +54,13 @@ def table(folder: Path) -> str:
 
 def checked(path: Path) -> Found:
     """The file's content; `Refused` where it does not say what made it, or says what nobody else can make again."""
-    found: Found = json.loads(path.read_text())
-    origin = found.get("origin") or {}
-    missing = [part for part in ("commits", "commands", "machines") if not origin.get(part)]
-    if missing or not ("seed" in found or found.get("seeds")):
+    try:
+        found: Found = json.loads(path.read_text())
+        origin = found.get("origin") or {}
+        missing = [part for part in ("commits", "commands", "machines") if not (origin.get(part) and isinstance(origin[part], list))]
+    except (ValueError, AttributeError) as error:
+        raise Refused(f"{path}: it is damaged ({error}); take it from the run anew") from None
+    if missing or (found.get("seed") is None and not found.get("seeds")):
         raise Refused(f"{path}: it does not say its {(missing or ['seed'])[0]}; take a summary.json that `rolecast report` wrote")
     for commit in origin["commits"]:
         if not re.fullmatch(r"[0-9a-f]{7,40}", commit):
@@ -67,6 +70,12 @@ def checked(path: Path) -> Found:
     for command in origin["commands"]:
         if re.search(r"(^|[\s=:'\"])/", command):
             raise Refused(f"{path}: command `{command}` names a place of one machine; give relative paths")
+    try:
+        if not found.get("stages") and not found.get("pairs"):
+            raise KeyError("stages")
+        comparison(found) if "pairs" in found else summaries({path.stem: found})
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise Refused(f"{path}: what it says cannot be shown ({type(error).__name__}: {error}); take it from the run anew") from None
     return found
 
 
@@ -134,6 +143,8 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def scored(mean: float, bounds: Sequence[float] | None, sign: str = "") -> str:
+    if bounds and not -1 <= bounds[0] - 1e-9 <= mean <= bounds[1] + 1e-9 <= 1.001:
+        raise ValueError(f"{mean} is not between {bounds[0]} and {bounds[1]}, or those are no shares")
     form = f"{{:{sign}.1f}}"
     return form.format(100 * mean) + (f" [{form.format(100 * bounds[0])}, {form.format(100 * bounds[1])}]" if bounds else "")
 

@@ -139,7 +139,7 @@ class EvalConfig(Closed):
 
 class RunConfig(Closed):
     name: str = "run"  # of the run; a new one makes another run
-    seed: int = Field(0, ge=-(2**63), lt=2**63)  # draws the world, the model and the samples
+    seed: int = Field(0, ge=0, lt=2**63)  # draws the world, the model and the samples
     # tokens that trained roles may sample in all RL stages and in the rollout stages before them; RL ends at the step that passes it
     budget: int | None = Field(None, ge=1)
     lockstep: bool = False  # two runs are bitwise equal, on one machine's CPUs; slower

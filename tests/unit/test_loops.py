@@ -105,14 +105,46 @@ def test_work_knows_whose_it_is(thread: LoopThread) -> None:
     async def asked() -> str:
         return WHOSE.get()
 
+    busy = threading.Event()
+
+    async def block() -> str:
+        busy.wait(10)
+        return WHOSE.get()
+
     async def ask() -> list[str]:
-        begun = []
+        begun = [thread.begin(block())]
         for name in ("a's", "b's"):
             WHOSE.set(name)
-            begun.append(thread.begin(asked()))
+            begun.append(thread.begin(asked()))  # which go together
+        busy.set()
         return await asyncio.gather(*begun)
 
-    assert asyncio.run(ask()) == ["a's", "b's"]
+    assert asyncio.run(ask()) == ["nobody's", "a's", "b's"]
+
+
+def test_a_result_that_comes_after_all_harms_nobody(thread: LoopThread) -> None:
+    """Work that does not let itself be cancelled answers somebody who has gone."""
+    busy = threading.Event()
+
+    async def stubborn() -> int:
+        busy.wait(10)
+        return 1
+
+    async def ask() -> int:
+        unwanted, wanted = thread.begin(stubborn()), thread.begin(doubled(2))
+        await asyncio.sleep(0.1)
+        unwanted.cancel()
+        busy.set()
+        return await asyncio.wait_for(wanted, 10)
+
+    faults: list[object] = []
+
+    async def watched() -> int:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+        return await ask()
+
+    assert asyncio.run(watched()) == 4
+    assert not faults
 
 
 def test_a_caller_that_has_gone_harms_nobody(thread: LoopThread, caplog: pytest.LogCaptureFixture) -> None:

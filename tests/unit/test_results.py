@@ -110,6 +110,21 @@ def test_a_file_that_cannot_be_made_again_is_refused(tmp_path: Path, content: di
         results.table(folder_with(tmp_path, demo={"a": content}) / "demo")
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        [], {**SUMMARY, "stages": {}}, {**SUMMARY, "stages": {"rl": {}}}, changed(machines="one"), {**SUMMARY, "seed": None},
+        *({**SUMMARY, "stages": {"rl": {**RESULT, **wrong}}} for wrong in ({"em": float("nan")}, {"em": 7.5}, {"em": "x"}, {"ci95": [0.9, 0.1]})),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_refused_by_its_name(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(results.Refused, match=r"a\.json: (it is damaged|what it says cannot be shown|it does not say)"):
+        results.table(folder_with(tmp_path, demo={"a": content}) / "demo")
+    (tmp_path / "demo" / "a.json").write_text('{"seed": 3')
+    with pytest.raises(results.Refused, match=r"a\.json: it is damaged"):
+        results.table(tmp_path / "demo")
+
+
 def test_folders_and_places_belong_together(tmp_path: Path) -> None:
     with pytest.raises(results.Refused, match=r"docs/results/demo has no place in docs/results\.md"):
         results.page("nothing", folder_with(tmp_path, demo={"a": SUMMARY}))

@@ -49,7 +49,7 @@ def compare(
 def planned(methods: str, seeds: str, budget: int, overrides: list[str] | None) -> list[Member]:
     from rolecast.stages.comparison import plan
 
-    return plan(names_in(methods), numbers_in(seeds), budget, overrides or ())
+    return plan(names_in(methods), seeds_in(seeds), budget, overrides or ())
 
 
 def run_all(out: Path, members: list[Member], jobs: int) -> None:
@@ -78,6 +78,13 @@ def run_all(out: Path, members: list[Member], jobs: int) -> None:
 
 def names_in(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def seeds_in(text: str) -> list[int]:
+    seeds = numbers_in(text)
+    if any(seed < 0 for seed in seeds):
+        raise InputError(f"--seeds {text}: a seed is a whole number from 0 on")
+    return seeds
 
 
 def numbers_in(text: str) -> list[int]:

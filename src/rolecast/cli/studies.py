@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from rolecast.cli.compare import Methods, Seeds, names_in, numbers_in, run_all
+from rolecast.cli.compare import Methods, Seeds, names_in, numbers_in, run_all, seeds_in
 from rolecast.cli.places import Overrides, path_option, runs_option
+from rolecast.errors import InputError
 
 
 def stability(
@@ -30,7 +31,9 @@ def stability(
 
     taught = {"both": (True, False), "with": (True,), "without": (False,)}[sft]
     at = numbers_in(steps)
-    members = plan_stability(names_in(methods), numbers_in(seeds), at, taught, overrides or ())
+    if not at or min(at) < 1:
+        raise InputError(f"--steps {steps}: collapse is counted after RL steps; give numbers from 1 on")
+    members = plan_stability(names_in(methods), seeds_in(seeds), at, taught, overrides or ())
     run_all(out, members, jobs)
     found = study_stability(out, members, at)
     print(f"\n{len(members)} runs; collapsed by step\n\n{stability_table(found)}\n")

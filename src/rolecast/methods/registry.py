@@ -36,13 +36,13 @@ def register(method: type[M]) -> type[M]:
     """
     name = method.name
     if method.config_type.model_fields["name"].default != name:
-        raise TypeError(f"{method.__name__}.config_type: give its field `name` the default {name!r}")
+        raise InputError(f"{method.__name__}.config_type: give its field `name` the default {name!r}")
     asked = [kind.name for kind in method.judge_kinds()]
     if wrong := [kind for kind in asked if not kind.startswith(f"{name}.")] + sorted(set(method.verdicts()) - set(asked)):
-        raise TypeError(f"{method.__name__}: judge kind {wrong[0]!r} is none of this method; declare {name}.WHAT in judge_kinds()")
+        raise InputError(f"{method.__name__}: judge kind {wrong[0]!r} is none of this method; declare {name}.WHAT in judge_kinds()")
     taken = _classes.get(name)
     if taken is not None and (taken.__module__, taken.__qualname__) != (method.__module__, method.__qualname__):
-        raise TypeError(f"method {name} is {taken.__module__}.{taken.__qualname__} already; name {method.__name__} otherwise")
+        raise InputError(f"method {name} is {taken.__module__}.{taken.__qualname__} already; name {method.__name__} otherwise")
     method.package = sys.modules[method.__module__].__package__ or method.__module__
     _classes[name] = method
     return method

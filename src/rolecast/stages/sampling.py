@@ -7,13 +7,14 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from rolecast.config import RunConfig
 from rolecast.credit import group_advantages
-from rolecast.errors import EmptyUpdateError
+from rolecast.errors import EmptyUpdateError, InputError
 from rolecast.evaluation import tasks
 from rolecast.evaluation.cost import Cost, cost_of
 from rolecast.evaluation.metrics import valid_share
@@ -216,7 +217,14 @@ class Sampler:
 
 def credited(method: Method, group: list[Trajectory]) -> Credited:
     """What each rollout of a question earned, by its named rewards. The same in training and when groups are scored again."""
-    return Credited(group, own_credit(method.credit(group), group), method.examples(group))
+    units = method.credit(group)
+    for unit in units:
+        if not isinstance(unit.reward, float | int) or not isfinite(unit.reward):
+            raise InputError(
+                f"method {method.name}: its credit gives {unit.id} the reward {unit.reward!r}; leave out units of what has no score "
+                "(a reward that is None: its `reason` says why)"
+            )
+    return Credited(group, own_credit(units, group), method.examples(group))
 
 
 def imperfect(method: Method, group: Credited) -> Credited:

@@ -228,12 +228,12 @@ def test_a_method_without_a_teacher_or_presets_says_so() -> None:
 
 def test_what_a_class_declares_must_fit_together() -> None:
     kinds = tuple(Decor.judge_kinds())
-    with pytest.raises(TypeError, match="give its field `name` the default 'other'"):
+    with pytest.raises(InputError, match="give its field `name` the default 'other'"):
         registry.register(type("Other", (_Lone,), {"name": "other"}))
-    with pytest.raises(TypeError, match=r"judge kind 'decor\.planner' is none of this method; declare lone\.WHAT"):
+    with pytest.raises(InputError, match=r"judge kind 'decor\.planner' is none of this method; declare lone\.WHAT"):
         registry.register(type("Kinds", (_Lone,), {"judge_kinds": classmethod(lambda cls: kinds)}))
-    with pytest.raises(TypeError, match=r"judge kind 'lone\.x' is none of this method"):
+    with pytest.raises(InputError, match=r"judge kind 'lone\.x' is none of this method"):
         registry.register(type("Rules", (_Lone,), {"verdicts": classmethod(lambda cls: {"lone.x": None})}))
-    with pytest.raises(TypeError, match=r"method decor is rolecast\.methods\.decor\.method\.Decor already"):
+    with pytest.raises(InputError, match=r"method decor is rolecast\.methods\.decor\.method\.Decor already"):
         registry.register(type("Decor2", (Decor,), {}))
     assert "lone" not in registry.known()

@@ -38,6 +38,7 @@ def config_of(mode: Mode = "group", **rl: float) -> RunConfig:
 class Credit:
     """A method that gives each scored rollout a unit, and notes which groups it was asked about."""
 
+    name = "decor"
     dynamic_sampling: Mode
 
     def __init__(self, examples: bool = False) -> None:
@@ -312,6 +313,16 @@ def test_a_rollout_that_credit_leaves_out_is_unscored_though_some_of_its_rewards
     with pytest.raises(
         NothingLearnedError, match=r"of 24 rollouts \(24 valid, 0 right, 0 both\) 24 are unscored; see why the judge gives no score"
     ):
+        made.sample(0)
+
+
+@pytest.mark.parametrize("reward", [None, float("nan"), "0.5"])
+def test_credit_without_a_number_is_the_method_s_fault_and_says_so(reward: Any) -> None:
+    made = sampler(rollout, config_of("group"))
+    made.rollouts.method.credit = lambda group: [  # type: ignore[method-assign]
+        Unit(group[0].id, (group[0].threads[0].actions[0].id,), reward, "decor", "b", group=group[0].group)
+    ]
+    with pytest.raises(InputError, match=r"its credit gives \S+ the reward (None|nan|'0.5'); leave out units of what has no score"):
         made.sample(0)
 
 
