@@ -347,7 +347,7 @@ def _plain(settings: Any) -> Any:
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """A YAML file with `key.sub=value` overrides, values in YAML."""
-    return make_config(read_mapping(path, overrides, "config"), str(path))
+    return make_config(read_mapping(path, overrides, "config"), f"{path} with --set" if overrides else str(path))
 
 
 def changed_config(config: RunConfig, overrides: Sequence[str], origin: str) -> RunConfig:

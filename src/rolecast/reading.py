@@ -160,6 +160,6 @@ def describe(error: ValidationError, whole: str = "config") -> str:
     """The first fault of a validation, as one line with the key's full name, or the name of the `whole`."""
     first = error.errors()[0]
     where = ".".join(part for part in map(str, first["loc"]) if not part.startswith("(")) or whole  # the tag of a union is no key
-    reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
+    reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return f"{where}: {reason}{more}"

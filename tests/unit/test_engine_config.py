@@ -43,7 +43,7 @@ def test_each_engine_has_its_own_keys() -> None:
         ({"name": "vllm", "max_batch": 0}, "engine.max_batch: "),
         ({"name": "sglang"}, "engine: its name is transformers, vllm or vllm_http"),
         ({"memory": 0.5}, "engine.memory: unknown key"),
-        ({**HTTP, "url": "models.example"}, "engine.url: Value error, give an http"),
+        ({**HTTP, "url": "models.example"}, "engine.url: give an http"),
     ],
 )
 def test_a_fault_is_one_line_with_the_key(engine: dict[str, Any], reason: str) -> None:
