@@ -161,10 +161,12 @@ class DummyApi:
         return vllm_api.start({**arguments, "load_format": "dummy"})
 
 
-def rollouts_of(args: argparse.Namespace, method: Method, renderer: Renderer, record: Record, engine: Any, home: OwnLoop) -> Rollouts:
+def rollouts_of(
+    args: argparse.Namespace, method: Method, renderer: Renderer, record: Record, engine: Any, home: OwnLoop | None = None
+) -> Rollouts:
     collector = Collector(
         method, Replayed(record, engine), Answers(record.found), Approval(), renderer, 0, args.context, args.in_flight, lockstep=False,
-        runner=home.runner,
+        runner=(home or OwnLoop()).runner,
     )  # fmt: skip
     rollouts = local_rollouts(collector, "bench", Handshake("", "", "", "", "", ""))
     rollouts.publish(Version("bench", 0, 0))
@@ -253,7 +255,7 @@ def told(record: Record, seconds: Mapping[str, list[float]]) -> None:
 
 
 def instant(args: argparse.Namespace, method: Method, renderer: Renderer, record: Record) -> None:
-    rollouts = rollouts_of(args, method, renderer, record, Instant(), OwnLoop())
+    rollouts = rollouts_of(args, method, renderer, record, Instant())
 
     def ours() -> None:
         rollouts.collect(record.episodes, SAMPLING, "train")

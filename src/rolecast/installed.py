@@ -31,6 +31,7 @@ OWNERS = {
     "Stemmer": "pystemmer",
     "safetensors": "transformers",
     "starlette": "fastapi",
+    "triton": "torch",  # where there is a GPU
     "urllib3": "minio",
     "yaml": "pyyaml",
 }

@@ -20,7 +20,7 @@ LAYERS = [  # a module imports those of its own line and of the lines above
     "errors formats spans folds types seeding reading",
     "ports",
     "leasing identity externals weights.settings rollout.engines.settings learner.settings rewards credit tags judge.kinds rollout.render world.grammar",
-    "judge.evidence rollout.scheduler rollout.waits rollout.clock rollout.limits rollout.env wire.coordinator",
+    "judge.evidence rollout.scheduler rollout.waits rollout.clock rollout.limits rollout.snapshot rollout.env wire.coordinator",
     "teachers.base",
     "methods.base",
     "methods.registry methods.untrained methods.one_answer methods.information methods.transcript teachers.examples teachers.drills",

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Rows = npt.NDArray[np.int64]
 Held = Literal["memory", "disk"]
 Searcher = Literal["auto", "faiss", "torch"]
+DIGITS = (
+    6  # of a score: the last bits of a product hang on the processor and on what else is asked in its batch, and equal passages are to tie
+)
 
 
 class Searched(Protocol):
@@ -86,6 +89,7 @@ class Dense:
         width = min(k + 1, self._index.ntotal)
         while True:
             scores, rows = self._index.search(vectors, width)
+            scores = np.round(scores.astype(np.float64), DIGITS)
             hits = [self._hits(*of_query) for of_query in zip(rows, scores, strict=True)]
             if width == self._index.ntotal or all(map(self._settled, hits, rows[:, -1], scores[:, -1], [k] * len(hits))):
                 return [sorted(found, key=lambda hit: (-hit[1], hit[0]))[:k] for found in hits]
