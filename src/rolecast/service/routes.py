@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Protocol
 
+from fastapi import FastAPI, routing
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import BaseRoute, Route
-
-try:
-    from fastapi.routing import iter_route_contexts
-except ImportError:  # until 0.136, which vLLM asks for, an app's routes are those of its routers too
-
-    def iter_route_contexts(routes: Sequence[BaseRoute]) -> list[Any]:  # type: ignore[misc,unused-ignore]
-        return [route for route in routes if isinstance(route, Route)]
-
+from starlette.routing import Route
 
 from rolecast.service.errors import ShapeOf
 
@@ -47,7 +40,7 @@ def unrouted(error: HTTPException) -> bool:
 def absent(request: Request, shape_of: ShapeOf) -> str:
     """One line. It names the routes that end alike, or else those whose clients read errors of the same shape."""
     path: str = request.scope["path"]
-    routes = [route for route in iter_route_contexts(request.app.routes) if route.path and _verbs(route)]
+    routes = [route for route in _routes(request.app) if route.path and _verbs(route)]
     asked = f"there is no {request.method} {said(path)}"
     if taking := {verb for route in routes if route.path_regex.match(path) for verb in _verbs(route)}:
         return f"{asked}; this path takes {' and '.join(sorted(taking))}"
@@ -57,6 +50,12 @@ def absent(request: Request, shape_of: ShapeOf) -> str:
     ]
     alike = ending or [route for route in routes if shape_of(_path(route)) is shape_of(path)]
     return f"{asked}; this service has {', '.join(_named(alike or routes))}"
+
+
+def _routes(app: FastAPI) -> Iterable[Routed]:
+    """FastAPI until 0.136, which vLLM asks for, keeps the routes of an app's routers among its own; later ones tell them where asked."""
+    told = getattr(routing, "iter_route_contexts", None)
+    return told(app.routes) if told else [route for route in app.routes if isinstance(route, Route)]
 
 
 def _named(routes: Iterable[Routed]) -> list[str]:
