@@ -18,6 +18,8 @@ from rolecast.teachers.base import Teacher, TeacherEnv, TeacherErrors, TeacherVo
 from rolecast.types import Action, Example, Slot, Thread, Trajectory
 from rolecast.world.throwaway import COUNTERFACTUAL, ThrowawayRetriever, draw_throwaway
 
+PATIENCE = 1000  # episodes in a row without a turn that is wanted
+
 
 def throwaway_episode(
     method: Method, teacher: Teacher, renderer: Renderer, seed: int, number: int, max_context: int, world: str = COUNTERFACTUAL
@@ -52,8 +54,14 @@ def draw_turns(
     if wanted:
         wanted[next(iter(wanted))] += count - sum(wanted.values())
     flawless = method.teacher(TeacherErrors()) if faultless else teacher
-    number = block << 20  # episodes are numbered within their block
+    number = found_in = block << 20  # episodes are numbered within their block; the last one that a row was taken from
     while len(rows) < count:
+        if number - found_in > PATIENCE:
+            mute = ", ".join(role for role, left in wanted.items() if left > 0) or "a role that is trained"
+            raise InputError(
+                f"method {method.name}: in {PATIENCE} episodes in a row its teacher {type(teacher).__name__} never spoke as {mute}; "
+                "give roles that speak a share in the stage's mix, or the teacher what it has to say"
+            )
         speaks = flawless if is_faultless(seed, number, faultless) else teacher
         for thread in throwaway_episode(method, speaks, renderer, seed, number, max_context, world).threads:
             if thread.slot not in slots:
@@ -61,6 +69,7 @@ def draw_turns(
             _require_read(method, teacher, thread)
             if len(rows) < count and (not wanted or wanted.get(thread.role, 0) > 0):
                 rows.append(example_of(thread))
+                found_in = number
                 if wanted:
                     wanted[thread.role] -= 1
         number += 1

@@ -50,12 +50,15 @@ class Decomposer(Method):
         answering: Slot = f"external:{config.external}" if config.external else "answerer"
         final = "</answer>" if config.short_answer else "</node>"
         long, longer = config.planner_tokens, config.answerer_tokens
-        self.roles = {
-            "planner": Role("planner", frozenset({"question", "structure", "turns"}), ("</graph>",), long, "planner"),
-            "reviser": Role("reviser", frozenset({"question", "structure", "draft", "results", "fetches"}), ("</fetch>",), long, "planner"),
-            "answerer": Role("answerer", frozenset({"wave"}), ("</nodes>",), longer, answering),
-            "writer": Role("writer", frozenset({"final", "catalogue", "short_answer"}), (final,), longer, answering),
-        }
+        roles = [
+            Role("planner", frozenset({"question", "structure", "turns"}), ("</graph>",), long, "planner"),
+            Role("reviser", frozenset({"question", "structure", "draft", "results", "fetches"}), ("</fetch>",), long, "planner"),
+            Role("answerer", frozenset({"wave"}), ("</nodes>",), longer, answering),
+            Role("writer", frozenset({"final", "catalogue", "short_answer"}), (final,), longer, answering),
+        ]
+        speaks = {"reviser": config.turns == 2, "answerer": config.structure != "linear"}  # what aggregates conclude the answerer says
+        self.roles = {role.name: role for role in roles if speaks.get(role.name, True)}
+        self.answering = tuple(name for name in ANSWERING if name in self.roles)
 
     @property
     def k(self) -> int:
@@ -93,7 +96,7 @@ class Decomposer(Method):
         if state.plan is None:
             await self._make_plan(state, env)
         assert state.plan is not None
-        if "answerer" in self.silent:
+        if "writer" in self.silent:
             return None
         for number, wave in enumerate(state.plan.waves()):
             await self._fill(wave, state, env, f"wave{number}")
@@ -169,7 +172,7 @@ class Decomposer(Method):
 
     async def score(self, trajectory: Trajectory, judge: Judge, embed: Embed) -> list[Reward]:
         """Each part that was played: `planner` for the plan, `answerer` and `report` for what was made of it."""
-        t, whole = trajectory, "answerer" not in self.silent
+        t, whole = trajectory, "writer" not in self.silent
         if not t.counts:
             return [Reward("report", t.id, 0.0, "protocol", t.status)] if whole and t.status == "length" else []
         state: DecomposerState = t.states[t.id]
@@ -207,7 +210,7 @@ class Decomposer(Method):
         """The plan with what its searches found, and which sample it was; of a cold start's whole episodes, their turns. None for what
         is no plan, or has a reply that could not be read."""
         t = trajectory
-        if "answerer" not in self.silent:
+        if "writer" not in self.silent:
             return kept_turns(t)
         state: DecomposerState | None = t.states.get(t.id)
         if state is None or state.plan is None or t.status != "ok":
@@ -227,7 +230,7 @@ class Decomposer(Method):
         c = self.config
         planner = self._objective("planner", c.planner_lr, c.planner_kl)
         answerer = self._objective("answerer", c.answerer_lr, c.answerer_kl)
-        own = PLANNING if c.external else (*PLANNING, *ANSWERING)
+        own = tuple(name for name in self.roles if not (c.external and name in ANSWERING))
         start: tuple[Stage, ...] = ()
         sft = Stage("sft", "sft", objectives=imitation("sft", "shared"), merges=("shared",), slots=dict.fromkeys(own, "shared"))
         if c.cold_start:
@@ -236,10 +239,10 @@ class Decomposer(Method):
         if c.training == "joint":
             objectives = (planner,) if c.external else (planner, answerer)
             return (*start, sft, Stage("joint", "rl", "sft", objectives, task="reward:report"))
-        stage = Stage("planner", "rl", "sft", (planner,), merges=("planner",), task="reward:planner", silent=ANSWERING)
+        stage = Stage("planner", "rl", "sft", (planner,), merges=("planner",), task="reward:planner", silent=self.answering)
         if c.external:
             return (*start, sft, stage)
-        plans = Stage("plans", "rollout", "planner", task="reward:planner", silent=ANSWERING)
+        plans = Stage("plans", "rollout", "planner", task="reward:planner", silent=self.answering)
         return (*start, sft, stage, plans, Stage("answerer", "rl", "planner", (answerer,), data="plans", task="reward:answerer"))
 
     def _objective(self, part: str, lr: float, kl: float) -> Objective:
