@@ -37,7 +37,7 @@ from rolecast.learner.cut import Micro, microbatches, packs
 from rolecast.learner.forest import Layout, Rows
 from rolecast.learner.packed import Packed
 from rolecast.types import Action, Observation, Thread, Unit, endpoint_of
-from rolecast.weights.forward import in_chunks
+from rolecast.weights.logprobs import in_chunks
 from rolecast.weights.settings import CHUNK
 from rolecast.weights.team import FROZEN, Team
 from rolecast.wire.coordinator import unpack

@@ -1,8 +1,4 @@
-"""Logits of chosen positions, by the model's own forward: what a model does after its head (scaling, soft caps) is in them.
-
-Log-probs of many positions are computed in chunks, whose logits are made again in the backward pass: with a vocabulary of 150k, all
-logits of a micro-batch at once would be most of a GPU's memory.
-"""
+"""Logits of chosen positions, by the model's own forward: what a model does after its head (scaling, soft caps) is in them."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 
@@ -54,45 +49,3 @@ def head_logits(model: PreTrainedModel, hidden: Tensor, output: type) -> Tensor:
     finally:
         del trunk.forward
     return logits[0]
-
-
-def of_targets(logits: Tensor, index: Tensor | None, target: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-prob and entropy, float32, (trained,), of tokens `target[i]` that the logits with number `index[i]` predict.
-
-    Without `index` they are as many. Entropy carries no gradient.
-    """
-    logprobs = torch.log_softmax(logits.float() / temperature, dim=-1)
-    chosen = logprobs.gather(-1, target[:, None]).squeeze(-1) if index is None else logprobs[index, target]
-    with torch.no_grad():
-        entropy = -(logprobs.exp().mul_(logprobs)).sum(-1)
-    return chosen, entropy if index is None else entropy[index]
-
-
-def in_chunks(
-    logits_of: Callable[[Tensor], Tensor], hidden: Tensor, index: Tensor | None, target: Tensor, temperature: float, chunks: int,
-    read: Callable[..., tuple[Tensor, Tensor]] = of_targets,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`of_targets` of the logits of all hidden states, in so many chunks, of which some may be empty. `index` ascends.
-
-    `read`: what computes as `of_targets` does.
-    """
-
-    def numbers(part: Tensor, own: Tensor | None, of: Tensor) -> tuple[Tensor, Tensor]:
-        return read(logits_of(part), own, of, temperature)
-
-    size = -(-len(hidden) // chunks)
-    starts = [min(number * size, len(hidden)) for number in range(chunks)]
-    bounds = [*starts, len(hidden)]
-    if index is not None:  # where a chunk's trained tokens begin
-        bounds = torch.searchsorted(index, torch.tensor(bounds, device=index.device)).tolist()
-    parts = []
-    for number, start in enumerate(starts):
-        of = slice(bounds[number], bounds[number + 1])
-        own = None if index is None else index[of] - start
-        # ZeRO-3's weights have another shape between the passes, so shapes are not compared.
-        done: tuple[Tensor, Tensor] = checkpoint(
-            numbers, hidden[start : start + size], own, target[of], use_reentrant=False, preserve_rng_state=False, determinism_check="none"
-        )
-        parts.append(done)
-    chosen, entropy = zip(*parts, strict=True)
-    return torch.cat(chosen), torch.cat(entropy)

@@ -24,7 +24,8 @@ from rolecast.errors import ArtifactError, DivergedError
 from rolecast.types import Slot
 from rolecast.weights.adapters import activate, adapter_weights, add_adapter, is_adapter, load_adapter, of_adapter, save_adapter
 from rolecast.weights.attention import Forest
-from rolecast.weights.forward import head_logits, in_chunks, of_targets, token_logits, trunk_states
+from rolecast.weights.forward import head_logits, token_logits, trunk_states
+from rolecast.weights.logprobs import PLAIN, Kernels, in_chunks, of_targets
 from rolecast.weights.models import CPU, read_model
 from rolecast.weights.settings import CHUNK, LoraConfig
 
@@ -77,7 +78,7 @@ class Team(nn.Module):
         self.chunk = CHUNK
         self._around: tuple[Callable[[Forward], Forward], ...] = ()  # what layers before a head run through, from inside out
         self._trunks: dict[int, Layers] = {}  # of models by id, as soon as one runs
-        self._read: Callable[..., tuple[Tensor, Tensor]] = of_targets
+        self._kernels = PLAIN
         self._active: Slot | None = None
         self._built_in: Slot | None = None  # the adapter that makes the base what it is
 
@@ -122,7 +123,7 @@ class Team(nn.Module):
         if chunks == 1 and not self._around:
             return of_targets(token_logits(model, rows.row, rows.source, **inputs), rows.index, rows.target, temperature)
         hidden, output = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
-        return in_chunks(lambda part: head_logits(model, part, output), hidden, rows.index, rows.target, temperature, chunks, self._read)
+        return in_chunks(lambda part: head_logits(model, part, output), hidden, rows.index, rows.target, temperature, chunks, self._kernels)
 
     def compile_layers(self, dynamic: bool = True) -> None:
         """From now on layers before a head, and what is read from its logits, run compiled, for any width, or, not `dynamic`, once for each.
@@ -130,7 +131,7 @@ class Team(nn.Module):
         Heads, and engines that share a model, run as they are.
         """
         self._wrap(partial(torch.compile, dynamic=dynamic))
-        self._read = torch.compile(of_targets, dynamic=dynamic)
+        self._kernels = Kernels.compiled(dynamic)
         # A slot's adapter is a program of its own, and two where the first layer's input needs no gradient. Beyond torch's limit, 8, layers
         # would run as they are without a word.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)

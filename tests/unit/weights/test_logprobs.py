@@ -1,0 +1,110 @@
+"""Log-probs from logits that are there for a moment are those of torch's own log_softmax, and so are their gradients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from rolecast.weights.logprobs import PLAIN, Kernels, in_chunks, of_targets
+
+ROWS, WIDTH, VOCABULARY = 11, 6, 37
+INDEX = torch.tensor([0, 0, 0, 1, 3, 3, 4, 7, 7, 7, 7, 8, 10])  # some rows predict several tokens, some none
+TARGET = torch.tensor([5, 5, 9, 2, 36, 0, 4, 8, 1, 8, 8, 3, 20])  # and some the same one twice and three times
+WEIGHT = torch.randn(len(INDEX), generator=torch.Generator().manual_seed(5))
+
+
+def made() -> tuple[Tensor, torch.nn.Linear]:
+    torch.manual_seed(3)
+    return torch.randn(ROWS, WIDTH, requires_grad=True), torch.nn.Linear(WIDTH, VOCABULARY)
+
+
+def wanted(hidden: Tensor, head: torch.nn.Linear, index: Tensor | None, target: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    logprobs = torch.log_softmax(head(hidden) / temperature, -1)
+    entropy = -(logprobs.exp() * logprobs).sum(-1)
+    index = torch.arange(len(target)) if index is None else index
+    return logprobs[index, target], entropy[index]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("chunks", [1, 2, 5, 11, 14])
+@pytest.mark.parametrize("several", [True, False])
+def test_chunks_compute_what_log_softmax_does(chunks: int, temperature: float, several: bool) -> None:
+    index, target = (INDEX, TARGET) if several else (None, TARGET[:ROWS])
+    weight = WEIGHT[: len(target)]
+    found, gradients = [], []
+    for chunked in (True, False):
+        hidden, head = made()
+        told = in_chunks(head, hidden, index, target, temperature, chunks) if chunked else wanted(hidden, head, index, target, temperature)
+        assert not (chunked and told[1].requires_grad)
+        torch.autograd.backward((told[0] * weight).sum())
+        found.append([number.detach() for number in told])
+        gradients.append([hidden.grad, head.weight.grad, head.bias.grad])
+    for ours, theirs in (*zip(*found, strict=True), *zip(*gradients, strict=True)):
+        assert ours is not None
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+
+
+def test_logits_that_are_there_already_are_read_in_the_same_way() -> None:
+    hidden, head = made()
+    ours, theirs = of_targets(head(hidden), INDEX, TARGET, 0.7), wanted(hidden, head, INDEX, TARGET, 0.7)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(("chunks", "logits"), [(1, 1), (4, 8)])
+def test_a_row_s_sum_is_computed_once(chunks: int, logits: int) -> None:
+    """Logits that are made again are only for the gradient; in one chunk they are kept."""
+    calls = {"read": 0, "slope": 0, "logits": 0}
+
+    def counted(name: str) -> Kernels:
+        def run(*given: object) -> object:
+            calls[name] += 1
+            return getattr(PLAIN, name)(*given)
+
+        return replace(PLAIN, **{name: run})  # type: ignore[arg-type]
+
+    hidden, head = made()
+
+    def logits_of(part: Tensor) -> Tensor:
+        calls["logits"] += 1
+        return head(part)  # type: ignore[no-any-return]
+
+    kernels = Kernels(counted("read").read, counted("slope").slope)
+    chosen, _ = in_chunks(logits_of, hidden, INDEX, TARGET, 1.0, chunks, kernels)
+    assert calls == {"read": chunks, "slope": 0, "logits": chunks}
+    torch.autograd.backward(chosen.sum())
+    assert calls == {"read": chunks, "slope": chunks, "logits": logits}
+
+
+def test_a_token_that_is_all_but_certain_keeps_its_small_gradient() -> None:
+    """[v = t] − π(v) is computed before it is rounded."""
+    logits = torch.tensor([[12.0, 3.0, 0.0, 1.0]], dtype=torch.bfloat16, requires_grad=True)
+    torch.autograd.backward(of_targets(logits, None, torch.tensor([0]), 1.0)[0].sum())
+    exact = torch.tensor([[12.0, 3.0, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    torch.autograd.backward(torch.log_softmax(exact, -1)[0, 0])
+    assert logits.grad is not None
+    assert exact.grad is not None
+    assert 0 < exact.grad[0, 0] < 2e-4
+    torch.testing.assert_close(logits.grad.double(), exact.grad, rtol=2**-8, atol=0)
+
+
+def test_large_logits_are_no_infinity() -> None:
+    logits = torch.tensor([[3000.0, 2999.0, -3000.0]], requires_grad=True)
+    chosen, entropy = of_targets(logits, None, torch.tensor([1]), 1.0)
+    assert chosen.item() == pytest.approx(-1.3132617)
+    assert entropy.item() == pytest.approx(0.5822, abs=1e-4)
+    torch.autograd.backward(chosen.sum())
+    assert torch.isfinite(logits.grad).all()  # type: ignore[arg-type]
+
+
+def test_nothing_to_read_has_no_gradient() -> None:
+    """As a rank has it that runs along without tokens of its own."""
+    hidden, head = made()
+    chosen, entropy = in_chunks(head, hidden, torch.tensor([], dtype=torch.long), torch.tensor([], dtype=torch.long), 1.0, 3)
+    assert chosen.shape == entropy.shape == (0,)
+    torch.autograd.backward(chosen.sum())
+    assert hidden.grad is not None
+    assert not hidden.grad.any()
