@@ -21,6 +21,7 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import ssl
 import statistics
 import subprocess
 import sys
@@ -48,6 +49,7 @@ from rolecast.rollout.engines.vllm import VllmEngine
 from rolecast.rollout.engines.vllm_api import ENVIRONMENT
 from rolecast.rollout.engines.vllm_http import VllmHttpEngine
 from rolecast.rollout.render import Renderer
+from rolecast.service.lines import Lines
 from rolecast.types import Version
 from rolecast.weights.canary import Canary, canary
 from rolecast.weights.models import CPU, DTYPES, read_model, read_tokenizer
@@ -170,35 +172,37 @@ def reset(url: str) -> None:
     httpx.post(f"{url}/reset_prefix_cache", timeout=60.0).raise_for_status()
 
 
-def connected() -> httpx.AsyncClient:
-    # Sooner than the server, which takes five seconds: a request that goes into a connection as it is closed has no answer.
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=2.0)
-    return httpx.AsyncClient(timeout=600.0, limits=limits, transport=httpx.AsyncHTTPTransport(limits=limits))
+def connect(certificates: ssl.SSLContext) -> httpx.AsyncClient:
+    # Connections are kept for less long than the server keeps them, five seconds: what goes into one as it is closed has no answer.
+    return httpx.AsyncClient(verify=certificates, timeout=600.0, limits=httpx.Limits(keepalive_expiry=2.0))
 
 
 async def straight(url: str, record: Record) -> None:
     """The record's calls to the server, with what our engine asks of it."""
-    async with connected() as client:
+    lines = Lines(len(record.calls), connect)
 
-        async def episode(calls: list[Call]) -> None:
-            for call in calls:
-                body = {
-                    **vllm_http.FIXED, "ignore_eos": True, "model": "base", "prompt": call.ids, "max_tokens": call.length, "temperature": 0.0,
-                }  # fmt: skip
-                reply = await client.post(f"{url}/v1/completions", json=body)
-                assert len(reply.raise_for_status().json()["choices"][0]["token_ids"]) == call.length
+    async def episode(calls: list[Call]) -> None:
+        for call in calls:
+            body = {
+                **vllm_http.FIXED, "ignore_eos": True, "model": "base", "prompt": call.ids, "max_tokens": call.length, "temperature": 0.0,
+            }  # fmt: skip
+            async with lines.turn() as line:
+                reply = await line.post(f"{url}/v1/completions", json=body)
+            assert len(reply.raise_for_status().json()["choices"][0]["token_ids"]) == call.length
 
-        await asyncio.gather(*map(episode, record.calls))
+    await asyncio.gather(*map(episode, record.calls))
+    await lines.close()
 
 
 async def asked(url: str, record: Record) -> None:
-    async with connected() as client:
+    lines = Lines(len(record.episodes), connect)
 
-        async def question(text: str) -> None:
-            body = {"messages": [{"role": "user", "content": text}]}
-            (await client.post(f"{url}/v1/chat/completions", json=body)).raise_for_status()
+    async def question(text: str) -> None:
+        async with lines.turn() as line:
+            (await line.post(f"{url}/v1/chat/completions", json={"messages": [{"role": "user", "content": text}]})).raise_for_status()
 
-        await asyncio.gather(*(question(episode.question.text) for episode in record.episodes))
+    await asyncio.gather(*(question(episode.question.text) for episode in record.episodes))
+    await lines.close()
 
 
 @contextlib.contextmanager

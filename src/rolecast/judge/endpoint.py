@@ -9,7 +9,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from ssl import SSLContext
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from rolecast.judge.pace import Pace
 from rolecast.retries import Tries
 from rolecast.service.client import asked_to_wait, detail_of
 from rolecast.service.errors import Overloaded
+from rolecast.service.lines import Lines
 from rolecast.service.logs import REQUEST_ID
 
 PATH: Final = "/chat/completions"
@@ -54,28 +55,20 @@ class Endpoint:
         self.url = url.rstrip("/")
         self.sent = 0  # tries
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._api_key, self._timeout, self._patience, self._concurrency, self._queue = api_key, timeout, patience, concurrency, queue
+        self._api_key, self._timeout, self._patience, self._queue = api_key, timeout, patience, queue
         self._pace = pace or Pace()
-        self._certificates: SSLContext | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._clients: list[httpx.AsyncClient] = []
-        self._free: asyncio.LifoQueue[httpx.AsyncClient | None]
+        self._lines = Lines(concurrency, _connected)
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[httpx.AsyncClient]:
         """One of the requests that are under way, once there is room for it, and what it is sent with. What it needs is made in here: ten
         thousand prompts made at once would hold up those that are sent. `Overloaded`."""
-        free = self._lines()
-        try:
-            async with asyncio.timeout(self._queue):
-                line = await free.get()
-        except TimeoutError:
-            raise Overloaded(f"no turn at the judge model within {self._queue:g} s: too many verdicts are asked for") from None
-        try:
-            line = line or self._connected()
+        async with AsyncExitStack() as held:
+            try:
+                line = await held.enter_async_context(self._lines.turn(self._queue))
+            except TimeoutError:
+                raise Overloaded(f"no turn at the judge model within {self._queue:g} s: too many verdicts are asked for") from None
             yield line
-        finally:
-            free.put_nowait(line)
 
     async def ask(self, line: httpx.AsyncClient, body: dict[str, Any], guessed: int) -> Any:
         """The reply's JSON. `line`: of a `turn`. `guessed`: about how many tokens it will take. Raises `NoReply`."""
@@ -138,30 +131,12 @@ class Endpoint:
         """Some endpoints quote the key that they refuse."""
         return text.replace(self._api_key, "[OPENAI_API_KEY]") if self._api_key else text
 
-    def _lines(self) -> asyncio.LifoQueue[httpx.AsyncClient | None]:
-        """What requests are sent with, one at a time each; those that were used last first, since they are connected. None is not made yet.
-
-        Connections belong to an event loop, and a stage may run several, one after the other.
-        """
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._clients, self._free = loop, [], asyncio.LifoQueue()
-            for _ in range(self._concurrency):
-                self._free.put_nowait(None)
-        return self._free
-
-    def _connected(self) -> httpx.AsyncClient:
-        """With a connection of its own: what one client does for a request grows with all the connections that it has."""
-        self._certificates = self._certificates or httpx.create_ssl_context()
-        client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT), verify=self._certificates)
-        self._clients.append(client)
-        return client
-
     async def close(self) -> None:
-        if self._loop is asyncio.get_running_loop():
-            for client in self._clients:
-                await client.aclose()
-        self._loop = None
+        await self._lines.close()
+
+
+def _connected(certificates: SSLContext) -> httpx.AsyncClient:
+    return httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT), verify=certificates)
 
 
 async def _whole(streamed: httpx.Response) -> httpx.Response:

@@ -14,12 +14,13 @@ from rolecast.learner.settings import OptimizerConfig
 from rolecast.planning.shape import Shape
 from rolecast.stage_settings import TrainedConfig
 from rolecast.types import Slot, Stage
-from rolecast.weights.settings import CHUNK, LoraConfig
+from rolecast.weights.settings import CHUNK, COMPILED_CHUNK, LoraConfig
 
 Where = Literal["device", "host"]
 BYTES = {"float32": 4, "bfloat16": 2}
 BUCKET = 5 * 10**8  # elements whose gradients DeepSpeed reduces at once
-PER_LOGIT = 16  # bytes: four float32 tensors are there at once, log-softmax and what its entropy, or its gradient, takes
+PER_LOGIT = 12  # bytes: three float32 tensors are there at once, logits and what their entropy, or their gradient, takes
+PER_COMPILED = 5  # logits and their gradient, in bfloat16, and what is put together of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +133,11 @@ def batch_parts(config: RunConfig, stage: Stage, shape: Shape) -> list[Part]:
     if config.learner.recompute:
         told = f"{tokens:,} tokens × {shape.layers} layers × {shape.hidden * b:,} B, and {layer:,} B of one layer"
     wanted = tokens * shape.vocabulary
-    at_once = min(wanted, CHUNK)  # more is computed in chunks
+    chunk, per = (COMPILED_CHUNK, PER_COMPILED) if config.learner.compile else (CHUNK, PER_LOGIT)
+    at_once = min(wanted, chunk)  # more is computed in chunks
     return [
         Part("activations", again if config.learner.recompute else kept, told, change, now=tokens),
-        Part("logits", at_once * PER_LOGIT, f"{at_once:,} numbers × {PER_LOGIT} B", change, now=tokens, unbound=wanted * PER_LOGIT),
+        Part("logits", at_once * per, f"{at_once:,} numbers × {per} B", change, now=tokens, unbound=wanted * per),
     ]  # fmt: skip
 
 

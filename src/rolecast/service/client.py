@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from rolecast.errors import InputError, RolecastError
 from rolecast.exits import BAD_INPUT, FAILED
 from rolecast.retries import Tries
 from rolecast.service.errors import said
+from rolecast.service.lines import Lines
 from rolecast.service.logs import REQUEST_ID
 from rolecast.service.tokens import TOKEN, TOKEN_FILE
 
@@ -62,9 +64,8 @@ class JsonClient:
         self.name, self.url = name, url.rstrip("/")
         self._timeout, self._patience, self._headers = timeout, patience, headers
         self._outside, self._before = outside, before
-        self._sleep, self._clock, self._concurrency = sleep, clock, concurrency
-        self._client: httpx.AsyncClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._sleep, self._clock = sleep, clock
+        self._lines = Lines(concurrency, self._connect)
         self._down: float | None = None  # since when it has not answered
         self._answered = False
 
@@ -102,8 +103,7 @@ class JsonClient:
 
     async def _try(self, method: str, path: str, body: object) -> tuple[httpx.Response | None, str, float]:
         """The reply, why to try again, if there is a reason, and when it was this request's turn."""
-        client, slots = self._connected()
-        async with slots:
+        async with self._lines.turn() as client:
             begun = self._clock()
             if self._before is not None:
                 await self._before()
@@ -131,24 +131,14 @@ class JsonClient:
         except ValueError:
             raise WrongPart(f"{self.url} answered {method} {path} without JSON; is it the {self.name}?") from None
 
-    def _connected(self) -> tuple[httpx.AsyncClient, asyncio.Semaphore]:
-        """Connections belong to an event loop, and a stage may run several, one after the other.
-
-        Requests wait for a slot here, not in the pool: its bookkeeping grows with the square of what waits in it.
-        """
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            timeout = httpx.Timeout(self._timeout, connect=5.0, pool=None)
-            # A transport of its own takes no proxy from the environment, but certificates: trust_env=False would leave both out.
-            transport = None if self._outside else httpx.AsyncHTTPTransport()
-            self._client, self._slots = httpx.AsyncClient(timeout=timeout, transport=transport), asyncio.Semaphore(self._concurrency)
-            self._loop = loop
-        return self._client, self._slots
+    def _connect(self, certificates: ssl.SSLContext) -> httpx.AsyncClient:
+        timeout = httpx.Timeout(self._timeout, connect=5.0, pool=None)
+        # A transport of its own takes no proxy from the environment, but certificates: trust_env=False would leave both out.
+        transport = None if self._outside else httpx.AsyncHTTPTransport(verify=certificates)
+        return httpx.AsyncClient(timeout=timeout, transport=transport, verify=certificates)
 
     async def close(self) -> None:
-        if self._client is not None and self._loop is asyncio.get_running_loop():
-            await self._client.aclose()
-        self._client = self._loop = None
+        await self._lines.close()
 
 
 def asked_to_wait(reply: httpx.Response | None) -> float:

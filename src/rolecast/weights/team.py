@@ -27,7 +27,7 @@ from rolecast.weights.attention import Forest
 from rolecast.weights.forward import head_logits, token_logits, trunk_states
 from rolecast.weights.logprobs import PLAIN, Kernels, in_chunks, of_targets
 from rolecast.weights.models import CPU, read_model
-from rolecast.weights.settings import CHUNK, LoraConfig
+from rolecast.weights.settings import CHUNK, COMPILED_CHUNK, LoraConfig
 
 Weights = dict[str, Tensor]  # by their names in the team
 FROZEN: Slot = "frozen"  # the base as a stage finds it
@@ -131,7 +131,7 @@ class Team(nn.Module):
         Heads, and engines that share a model, run as they are.
         """
         self._wrap(partial(torch.compile, dynamic=dynamic))
-        self._kernels = Kernels.compiled(dynamic)
+        self._kernels, self.chunk = Kernels.compiled(dynamic), COMPILED_CHUNK
         # A slot's adapter is a program of its own, and two where the first layer's input needs no gradient. Beyond torch's limit, 8, layers
         # would run as they are without a word.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from rolecast.planning.memory import batch_parts, engine_parts, kv_bytes, layer_
 from rolecast.planning.shape import Shape, llama
 from rolecast.rollout.engines.static_cache import StaticRows
 from rolecast.schedule import find
+from rolecast.weights.settings import CHUNK, COMPILED_CHUNK
 from tests.tiny import tiny_model
 
 SMALL = llama(2, 8, 2, 1, 4, 16, 32, False, "here")
@@ -154,12 +156,21 @@ def test_a_micro_batch_is_its_tokens_or_one_row_that_is_longer() -> None:
     config = config_of(stages={"rl": {"max_tokens": 100}}, model={"max_context": 64})
     stage = find(config.schedule, "rl")
     found = {part.name: part.bytes for part in batch_parts(config, stage, SMALL)}
-    assert found == {"activations": 100 * 2 * layer_bytes(SMALL, 4), "logits": 100 * 32 * 16}
+    assert found == {"activations": 100 * 2 * layer_bytes(SMALL, 4), "logits": 100 * 32 * 12}
     again = config_of(stages={"rl": {"max_tokens": 100}}, model={"max_context": 64}, learner={"recompute": True})
     kept = 100 * (2 * SMALL.hidden * 4 + layer_bytes(SMALL, 4))  # every layer's input, and one layer
     assert {part.name: part.bytes for part in batch_parts(again, stage, SMALL)}["activations"] == kept
     longer = config_of(stages={"rl": {"max_tokens": 100}}, model={"max_context": 128})
-    assert {part.name: part.bytes for part in batch_parts(longer, stage, SMALL)}["logits"] == 128 * 32 * 16
+    assert {part.name: part.bytes for part in batch_parts(longer, stage, SMALL)}["logits"] == 128 * 32 * 12
+
+
+@pytest.mark.parametrize(("compiled", "at_once", "each"), [(False, CHUNK, 12), (True, COMPILED_CHUNK, 5)])
+def test_logits_of_a_large_vocabulary_are_made_in_chunks(compiled: bool, at_once: int, each: int) -> None:
+    config = config_of(stages={"rl": {"max_tokens": 32768, "packing": "rows"}}, learner={"compile": compiled})
+    wide = replace(SMALL, vocabulary=152_000)
+    [logits] = [part for part in batch_parts(config, find(config.schedule, "rl"), wide) if part.name == "logits"]
+    assert logits.bytes == at_once * each < 2**30
+    assert logits.unbound == 32768 * 152_000 * each
 
 
 def test_a_cache_has_what_the_engine_allocates() -> None:
