@@ -16,7 +16,8 @@ from rolecast.learner.learner import Learner, make_learner
 from rolecast.learner.ranks import ALONE, Ranks
 from rolecast.learner.settings import PLAIN, BackendConfig, OptimizerConfig
 from rolecast.types import ImitationTerm, Objective
-from rolecast.weights.settings import LoraConfig
+from rolecast.weights.logprobs import PLAIN as PLAIN_KERNELS
+from rolecast.weights.settings import CHUNK, COMPILED_CHUNK, LoraConfig
 from rolecast.weights.team import Casting, Layers, Team
 from tests.tiny import tiny_team
 from tests.two_slots import LORA
@@ -123,7 +124,10 @@ def test_models_are_compiled_where_that_is_asked_for_and_never_with_zero_3() -> 
     assert team._trunk(team.base) is team.base.base_model
     with pytest.raises(InputError, match="ZeRO-3 fetches weights in the middle of a pass"):
         make_backend(team, training, BackendConfig(name="deepspeed", zero=3, compile=True), ALONE)
+    assert team.chunk == CHUNK
     make_backend(team, training, BackendConfig(compile=True), ALONE)
+    assert team.chunk == COMPILED_CHUNK  # its logits take less each
+    assert team._kernels is not PLAIN_KERNELS
     assert isinstance(team._trunk(team.base), Layers)
     assert team._trunk(team.base) is team._trunk(team.base)
 

@@ -376,6 +376,21 @@ def test_a_prepared_plan_is_answered_as_if_it_were_live_without_any_search(rende
     assert [unit.tag for unit in decomposer().credit([t])] == ["answerer"]
 
 
+@pytest.mark.parametrize("stage", ["planner", "plans"])
+def test_linear_plans_are_made_and_scored_without_their_report(renderer: Renderer, stage: str) -> None:
+    """The answerer has nothing to say of them in any stage; that its stage comes later shows by the writer."""
+    cast = decomposer(structure="linear").in_stage(find(decomposer(structure="linear").schedule(), stage))
+    linear = f"<graph> search {MENTOR.query}; search {EMPLOYER.query}; search {MAYOR.query}; answer 1 2 3</graph>"
+    t, engine, _ = episode(renderer, {"planner": [linear], "reviser": [f"{linear}<fetch></fetch>"]}, LexicalJudge(), cast)
+    assert engine.speakers == ["planner", "reviser"]
+    found = values(t)
+    assert found["planner"] is not None
+    assert not [name for name in found if name.startswith(("report", "answerer"))]
+    kept = cast.prepare(t)
+    assert kept is not None
+    assert kept["sample"] == t.member  # a plan, and not the turns of a whole episode
+
+
 def test_nothing_of_the_gold_is_prepared(renderer: Renderer) -> None:
     assert "Kel Dax and Zen Kol" not in json.dumps(prepared(renderer))
 
