@@ -21,6 +21,7 @@ COVERING: dict[str, tuple[str, ...]] = {
     "learner/optimizer.py": ("unit/learner/test_optimizer.py", *LEARNER),
     "learner/backends.py": ("unit/learner/test_backends.py", *LEARNER, "unit/stages/test_rl.py"),
     "weights/forward.py": (*PACKING, "unit/weights"),
+    "weights/logprobs.py": (*PACKING, "unit/weights"),
     "weights/attention.py": (*PACKING, "unit/stages/test_agreement.py"),
     "weights/team.py": ("unit/weights", "unit/learner", "unit/stages/test_finished_team.py", "unit/stages/test_trainer.py"),
     "stages/rl.py": STAGES,

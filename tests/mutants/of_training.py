@@ -112,9 +112,16 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("frozen weights are published too", "for name, tensor in module.state_dict().items() if name not in frozen", "for name, tensor in module.state_dict().items()"),
     ],
     "weights/forward.py": [
-        ("log-probs at temperature 1", "logits.float() / temperature", "logits.float()"),
-        ("a chunk's tokens are those of the first", "dex[of] - start", "dex[of] * 0"),
         ("the trunk is never the model's own again", "        del trunk.forward", "        pass"),
+    ],
+    "weights/logprobs.py": [
+        ("log-probs at temperature 1", "scaled = logits.float() / temperature", "scaled = logits.float() / 1.0"),
+        ("a gradient at temperature 1", "rates = gradient / temperature", "rates = gradient"),
+        ("a chunk's tokens are those of the first", "index[first:last] - start", "index[first:last] * 0"),
+        ("a token that two rows train pulls once", "torch.unique((index << 32) | target, return_inverse=True)", "(index << 32) | target, torch.arange(len(target))"),
+        ("rounded before it is subtracted", "probability[index, target] * pull[index]", "(probability[index, target] * pull[index]).to(logits.dtype)"),
+        ("sums of a chunk computed again", "        if norms:", "        if False:"),
+        ("logits of all chunks kept", "    if chunks > 1:", "    if False:"),
     ],
     "weights/attention.py": [
         ("rows of a pack see each other", "seen = (k <= q) & (q < end[k])", "seen = k <= q"),
@@ -127,6 +134,7 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("an unknown slot is the last one", "slot = slot if slot in self.place else FROZEN", "slot = slot if slot in self.place else next(reversed(self.place))"),
         ("a value is not of its token's place", "values if rows.index is None else values[rows.index]", "values[: len(rows.target)]"),
         ("all logits at once", "if chunks == 1 and not self._around:", "if not self._around:"),
+        ("compiled, and in small chunks", "Kernels.compiled(dynamic), COMPILED_CHUNK", "Kernels.compiled(dynamic), CHUNK"),
         ("a critic's head anew in a resumed stage", "if saved is not None:\n            head.load_state_dict", "if False:\n            head.load_state_dict"),
         ("the base trained beside its adapters", "        parameter.requires_grad_(False)", "        pass"),
         ("the start before the checkpoint (adapters)", "for root in (saved, start) if root is not None and is_adapter(", "for root in (start, saved) if root is not None and is_adapter("),
