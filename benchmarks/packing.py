@@ -196,7 +196,7 @@ def memory(arguments: argparse.Namespace, device: torch.device) -> None:
     hidden.grad = torch.zeros_like(hidden)
     target = torch.randint(v, (n,), device=device)
     print(f"{card(device)}, {n} tokens, V = {v}, width {arguments.width}; all logits in float32 would be {4 * n * v / 2**30:.1f} GiB")
-    kinds = {"plain": (PLAIN, CHUNK), "compiled": (Kernels.compiled(dynamic=True), COMPILED_CHUNK)}
+    kinds = {"plain": (PLAIN, CHUNK), "compiled": (Kernels.compiled(), COMPILED_CHUNK // head.weight.itemsize)}
     for train, (name, (kernels, chunk)) in itertools.product((True, False), kinds.items()):
         head.requires_grad_(train)
         for _ in range(2):  # the first round compiles

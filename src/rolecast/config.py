@@ -204,7 +204,7 @@ class RunConfig(Closed):
                 raise ValueError(f"stages.{name}.lengths: {self.method.name} has no role {stray[0]!r}; it has {', '.join(roles)}")
             if not isinstance(stage, SftConfig) or not stage.mix:
                 continue
-            if unknown := sorted(set(stage.mix) - set(roles)):
+            if unknown := sorted({role for role, share in stage.mix.items() if share} - set(roles)):
                 raise ValueError(f"stages.{name}.mix: {self.method.name} has no role {unknown[0]!r}; it has {', '.join(roles)}")
             of = find(self.schedule, name)
             if mute := [role for role in self.method_in(of).roles.values() if role.name in stage.mix and role.slot not in of.trained]:

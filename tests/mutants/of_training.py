@@ -134,7 +134,7 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("an unknown slot is the last one", "slot = slot if slot in self.place else FROZEN", "slot = slot if slot in self.place else next(reversed(self.place))"),
         ("a value is not of its token's place", "values if rows.index is None else values[rows.index]", "values[: len(rows.target)]"),
         ("all logits at once", "if chunks == 1 and not self._around:", "if not self._around:"),
-        ("compiled, and in small chunks", "Kernels.compiled(dynamic), COMPILED_CHUNK", "Kernels.compiled(dynamic), CHUNK"),
+        ("compiled, and in small chunks", "Kernels.compiled(), COMPILED_CHUNK // self.base.dtype.itemsize", "Kernels.compiled(), CHUNK"),
         ("a critic's head anew in a resumed stage", "if saved is not None:\n            head.load_state_dict", "if False:\n            head.load_state_dict"),
         ("the base trained beside its adapters", "        parameter.requires_grad_(False)", "        pass"),
         ("the start before the checkpoint (adapters)", "for root in (saved, start) if root is not None and is_adapter(", "for root in (start, saved) if root is not None and is_adapter("),

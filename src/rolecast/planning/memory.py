@@ -20,7 +20,6 @@ Where = Literal["device", "host"]
 BYTES = {"float32": 4, "bfloat16": 2}
 BUCKET = 5 * 10**8  # elements whose gradients DeepSpeed reduces at once
 PER_LOGIT = 12  # bytes: three float32 tensors are there at once, logits and what their entropy, or their gradient, takes
-PER_COMPILED = 5  # logits and their gradient, in bfloat16, and what is put together of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,8 @@ def batch_parts(config: RunConfig, stage: Stage, shape: Shape) -> list[Part]:
     if config.learner.recompute:
         told = f"{tokens:,} tokens × {shape.layers} layers × {shape.hidden * b:,} B, and {layer:,} B of one layer"
     wanted = tokens * shape.vocabulary
-    chunk, per = (COMPILED_CHUNK, PER_COMPILED) if config.learner.compile else (CHUNK, PER_LOGIT)
+    # compiled, logits and their gradient, and what is put together of them
+    chunk, per = (COMPILED_CHUNK // b, 2 * b + 1) if config.learner.compile else (CHUNK, PER_LOGIT)
     at_once = min(wanted, chunk)  # more is computed in chunks
     return [
         Part("activations", again if config.learner.recompute else kept, told, change, now=tokens),

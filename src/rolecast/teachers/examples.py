@@ -50,7 +50,7 @@ def draw_turns(
     slots = {role.slot for role in method.roles.values()} if slots is None else slots
     _require_own(method, slots)
     rows: list[Example] = []
-    wanted = {role: round(share * count) for role, share in mix.items()}
+    wanted = {role: round(share * count) for role, share in mix.items() if share}
     if wanted:
         wanted[next(iter(wanted))] += count - sum(wanted.values())
     flawless = method.teacher(TeacherErrors()) if faultless else teacher

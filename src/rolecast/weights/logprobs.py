@@ -1,7 +1,7 @@
 """Log-probs and entropies of chosen tokens, from logits that are there for a moment.
 
 With a vocabulary of 150k all logits of a micro-batch at once would be most of a GPU's memory, so they are made in chunks, and again in the
-backward pass. What a chunk keeps for it is one number a row, log Σ exp: then the gradient is one pass over the logits,
+backward pass. What a chunk keeps for it is two numbers a row, which make log Σ exp: then the gradient is one pass over the logits,
 
     ∂ log π(t) / ∂ logit(v) = ([v = t] − π(v)) / temperature.
 """
@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 
@@ -28,12 +29,14 @@ class Kernels:
     slope: Callable[[Tensor, Tensor, Tensor, Tensor, float, Tensor], Tensor]
 
     @classmethod
-    def compiled(cls, dynamic: bool) -> Self:
-        return cls(torch.compile(_read, dynamic=dynamic), torch.compile(_slope, dynamic=dynamic))
+    def compiled(cls) -> Self:
+        """For any number of rows and tokens: chunks and packs have them as they come."""
+        return cls(torch.compile(_read, dynamic=True), torch.compile(_slope, dynamic=True))
 
 
 def _read(logits: Tensor, index: Tensor, target: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-prob of each token, and of each row its entropy and log Σ exp; float32."""
+    """Log-prob of each token, and of each row its entropy, and (2, rows) the largest logit and log Σ exp of what the others are below it;
+    float32. Added up, the two would lose what tells a token that is all but certain from one that is."""
     scaled = logits.float() / temperature
     most = scaled.amax(-1, keepdim=True)
     shifted = scaled.sub_(most)
@@ -41,14 +44,15 @@ def _read(logits: Tensor, index: Tensor, target: Tensor, temperature: float) -> 
     total = each.sum(-1)
     log_total = total.log()
     entropy = log_total - each.mul_(shifted).sum(-1) / total
-    return shifted[index, target] - log_total[index], entropy, most[:, 0] + log_total
+    return shifted[index, target] - log_total[index], entropy, torch.stack([most[:, 0], log_total])
 
 
 def _slope(logits: Tensor, norm: Tensor, index: Tensor, target: Tensor, temperature: float, gradient: Tensor) -> Tensor:
-    """The gradient of the logits, of that of the log-probs. `norm`: log Σ exp of each row."""
+    """The gradient of the logits, of that of the log-probs. `norm`: as `_read` found it."""
+    most, log_total = norm
     rates = gradient / temperature
-    pull = torch.zeros_like(norm).index_add(0, index, rates)
-    probability = (logits.float() / temperature).sub_(norm[:, None]).exp_()
+    pull = torch.zeros_like(most).index_add(0, index, rates)
+    probability = (logits.float() / temperature).sub_(most[:, None]).sub_(log_total[:, None]).exp_()
     own = rates - probability[index, target] * pull[index]  # in float32: of a token that is all but certain the two are all but equal
     slope = probability.mul_(-pull[:, None]).to(logits.dtype)
     slope[index, target] = own.to(logits.dtype)
@@ -76,6 +80,7 @@ class _LogProbs(torch.autograd.Function):
         return chosen, entropy
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         logits, norm, index, target = ctx.saved_tensors
         return ctx.kernels.slope(logits, norm, index, target, ctx.temperature, gradient), None, None, None, None, None

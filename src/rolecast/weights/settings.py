@@ -13,7 +13,7 @@ from rolecast.reading import CLOSED
 
 SMALL = 10**9  # weights of a model from scratch, in its layers: with their optimizer 16 GB
 CHUNK = 2**25  # logits that are there at once; with what log-probs and their gradient take beside them, some 12 bytes each
-COMPILED_CHUNK = 2**27  # where that is compiled: some 4 bytes each
+COMPILED_CHUNK = 2**28  # bytes of logits where that is compiled; their gradient takes as many, and little else is there
 
 
 class LoraConfig(BaseModel):

@@ -131,7 +131,7 @@ class Team(nn.Module):
         Heads, and engines that share a model, run as they are.
         """
         self._wrap(partial(torch.compile, dynamic=dynamic))
-        self._kernels, self.chunk = Kernels.compiled(dynamic), COMPILED_CHUNK
+        self._kernels, self.chunk = Kernels.compiled(), COMPILED_CHUNK // self.base.dtype.itemsize
         # A slot's adapter is a program of its own, and two where the first layer's input needs no gradient. Beyond torch's limit, 8, layers
         # would run as they are without a word.
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, PROGRAMS)

@@ -126,7 +126,7 @@ def test_models_are_compiled_where_that_is_asked_for_and_never_with_zero_3() -> 
         make_backend(team, training, BackendConfig(name="deepspeed", zero=3, compile=True), ALONE)
     assert team.chunk == CHUNK
     make_backend(team, training, BackendConfig(compile=True), ALONE)
-    assert team.chunk == COMPILED_CHUNK  # its logits take less each
+    assert team.chunk == COMPILED_CHUNK // 4  # float32
     assert team._kernels is not PLAIN_KERNELS
     assert isinstance(team._trunk(team.base), Layers)
     assert team._trunk(team.base) is team._trunk(team.base)

@@ -164,9 +164,11 @@ def test_a_micro_batch_is_its_tokens_or_one_row_that_is_longer() -> None:
     assert {part.name: part.bytes for part in batch_parts(longer, stage, SMALL)}["logits"] == 128 * 32 * 12
 
 
-@pytest.mark.parametrize(("compiled", "at_once", "each"), [(False, CHUNK, 12), (True, COMPILED_CHUNK, 5)])
-def test_logits_of_a_large_vocabulary_are_made_in_chunks(compiled: bool, at_once: int, each: int) -> None:
-    config = config_of(stages={"rl": {"max_tokens": 32768, "packing": "rows"}}, learner={"compile": compiled})
+@pytest.mark.parametrize(("compiled", "dtype", "at_once", "each"), [
+    (False, "float32", CHUNK, 12), (False, "bfloat16", CHUNK, 12), (True, "float32", COMPILED_CHUNK // 4, 9), (True, "bfloat16", COMPILED_CHUNK // 2, 5),
+])  # fmt: skip
+def test_logits_of_a_large_vocabulary_are_made_in_chunks(compiled: bool, dtype: str, at_once: int, each: int) -> None:
+    config = config_of(stages={"rl": {"max_tokens": 32768, "packing": "rows"}}, learner={"compile": compiled}, model={"dtype": dtype})
     wide = replace(SMALL, vocabulary=152_000)
     [logits] = [part for part in batch_parts(config, find(config.schedule, "rl"), wide) if part.name == "logits"]
     assert logits.bytes == at_once * each < 2**30

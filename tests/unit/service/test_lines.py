@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 
 import httpx
 import pytest
 
-from rolecast.service.lines import Lines
+from rolecast.service.lines import IDLE, Lines
 
 
-def lines(count: int) -> tuple[Lines, list[httpx.AsyncClient], list[ssl.SSLContext]]:
+def lines(count: int, clock: Callable[[], float] = lambda: 0.0) -> tuple[Lines, list[httpx.AsyncClient], list[ssl.SSLContext]]:
     made: list[httpx.AsyncClient] = []
     read: list[ssl.SSLContext] = []
 
@@ -20,7 +21,7 @@ def lines(count: int) -> tuple[Lines, list[httpx.AsyncClient], list[ssl.SSLConte
         made.append(httpx.AsyncClient(transport=httpx.MockTransport(lambda request: httpx.Response(200)), verify=certificates))
         return made[-1]
 
-    return Lines(count, connect), made, read
+    return Lines(count, connect, clock), made, read
 
 
 def test_as_many_are_under_way_as_there_are_lines() -> None:
@@ -101,3 +102,48 @@ def test_another_loop_has_lines_of_its_own_and_close_ends_them() -> None:
     assert len(made) == 4
     asyncio.run(own.close())  # of a loop that has ended: nothing to end here
     assert not made[-1].is_closed
+
+
+def test_lines_of_a_burst_are_ended_when_nobody_takes_them() -> None:
+    """A server ends its side after a while, and a socket that nobody ends stays."""
+    now = [0.0]
+    own, made, _ = lines(8, lambda: now[0])
+
+    async def request() -> None:
+        async with own.turn():
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        await asyncio.gather(*(request() for _ in range(8)))
+        assert len(made) == 8
+        for _ in range(4):
+            now[0] += IDLE / 2
+            await request()
+        assert [line.is_closed for line in made].count(False) == 1
+        assert len(made) == 8  # the one that is used stays
+
+    asyncio.run(run())
+
+
+def test_what_is_in_use_at_the_close_ends_when_it_is_given_back() -> None:
+    own, made, _ = lines(1)
+    seen: list[str] = []
+
+    async def request(name: str) -> None:
+        async with own.turn() as line:
+            assert not line.is_closed
+            await asyncio.sleep(0.001)
+            assert (await line.get("http://here")).status_code == 200
+            seen.append(name)
+
+    async def run() -> None:
+        tasks = [asyncio.create_task(request(name)) for name in ("in use", "waits")]
+        await asyncio.sleep(0)
+        await own.close()
+        tasks.append(asyncio.create_task(request("later")))
+        await asyncio.gather(*tasks)
+        assert {*seen} == {"in use", "waits", "later"}
+        await own.close()
+        assert all(line.is_closed for line in made)
+
+    asyncio.run(run())

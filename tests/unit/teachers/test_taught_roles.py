@@ -63,6 +63,31 @@ def test_every_role_speaks(name: str, field: str, value: Any) -> None:
     raise AssertionError(f"{', '.join(sorted(mute))} never spoke")
 
 
+def test_plans_of_every_kind_have_the_same_vocabulary() -> None:
+    """What was trained with one goes on with it."""
+    config = preset("decomposer").method
+    kinds = [{}, {"structure": "linear"}, {"turns": 1}, {"structure": "linear", "turns": 1}]
+    tags = [make_method(type(config).model_validate({**config.model_dump(), **options})).tags for options in kinds]
+    assert all(found == tags[0] for found in tags)
+
+
+@pytest.mark.parametrize(("mix", "refused"), [
+    ({"planner": 0.5, "writer": 0.5}, False), ({"answerer": 0.0, "planner": 0.5, "writer": 0.5}, False),
+    ({"planner": 0.5, "answerer": 0.1, "writer": 0.4}, True),
+])  # fmt: skip
+def test_a_share_of_nothing_may_be_any_role_s(mix: dict[str, float], refused: bool) -> None:
+    given = {"method": {"name": "decomposer", "structure": "linear"}, "stages": {"sft": {"mix": mix}}}
+    if refused:
+        with pytest.raises(ValidationError, match="decomposer has no role 'answerer'; it has planner, reviser, writer"):
+            RunConfig.model_validate(given)
+        return
+    config = RunConfig.model_validate(given)
+    method = make_method(config.method)
+    renderer = Renderer(demo_tokenizer(method.words, method.tags), method.tags)
+    rows = draw_turns(method, method.teacher(TeacherErrors()), renderer, 0, 0, 9, mix, 4096, REPORTS)  # 9 is odd: one row is left over
+    assert {row.tag for row in rows} == {"planner", "writer"}
+
+
 def test_variants_are_found() -> None:
     assert ("decomposer", "structure", "linear") in set(variants())
     assert ("mask", "knowledge", False) in set(variants())

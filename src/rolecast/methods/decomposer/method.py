@@ -70,8 +70,13 @@ class Decomposer(Method):
 
     @property
     def tags(self) -> frozenset[str]:
-        """Those of nodes and citations have numbers, so that no instruction names them all."""
-        return super().tags | {f"<node id={number}>" for number in NUMBERS} | {f"[{number}]" for number in NUMBERS}
+        """Those of nodes and citations have numbers, so that no instruction names them all. Plans of every kind have the same ones."""
+        return (
+            super().tags
+            | {"<nodes>", "</nodes>", "<fetch>", "</fetch>"}
+            | {f"<node id={number}>" for number in NUMBERS}
+            | {f"[{number}]" for number in NUMBERS}
+        )
 
     def teacher(self, errors: TeacherErrors) -> Teacher:
         return DecomposerTeacher(errors, self.form, self.config.turns, self.config.short_answer)
