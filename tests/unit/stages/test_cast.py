@@ -34,7 +34,7 @@ TINY: dict[str, Any] = {
     "model": {"max_context": 256, "scratch": {"hidden": 48, "layers": 2, "heads": 2, "head_dim": 32, "feed_forward": 96}},
     "data": {"world": {"entities": {"train": 150, "dev": 60, "test": 90}, "questions": {"train": 40, "dev": 4, "test": 6}}},
     "stages": {
-        "sft": {"steps": 60, "batch": 8, "lr": 1e-2},
+        "sft": {"steps": 150, "batch": 8, "lr": 1e-2},
         "rl": {"steps": 2, "questions": 4, "group": 3, "dev": 4, "eval_every": 2, "refill": 2, "record": True},
     },
     "cast": {"answerer": "external:far"}, "eval": {"n": 6, "bootstrap": 100},
