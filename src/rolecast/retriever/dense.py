@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 Rows = npt.NDArray[np.int64]
 Held = Literal["memory", "disk"]
 Searcher = Literal["auto", "faiss", "torch"]
-DIGITS = (
-    6  # of a score: the last bits of a product hang on the processor and on what else is asked in its batch, and equal passages are to tie
-)
+# Of a score: the last bits of a product hang on the processor and on what else is asked in its batch, and equal passages are to tie.
+DIGITS = 6
 
 
 class Searched(Protocol):

@@ -132,7 +132,7 @@ class JsonClient:
             raise WrongPart(f"{self.url} answered {method} {path} without JSON; is it the {self.name}?") from None
 
     def _connect(self, certificates: ssl.SSLContext) -> httpx.AsyncClient:
-        timeout = httpx.Timeout(self._timeout, connect=5.0, pool=None)
+        timeout = httpx.Timeout(self._timeout, connect=5.0)
         # A transport of its own takes no proxy from the environment, but certificates: trust_env=False would leave both out.
         transport = None if self._outside else httpx.AsyncHTTPTransport(verify=certificates)
         return httpx.AsyncClient(timeout=timeout, transport=transport, verify=certificates)

@@ -45,7 +45,7 @@ def draw_turns(
     """`count` turns of the teacher in roles that speak with `slots` (by default all), in the shares of `mix` (empty: as they come).
 
     `faultless`: share of the episodes that the method's teacher without errors plays instead.
-    `InputError` for a teacher of another method, or one that says what this one cannot read.
+    `InputError` for a teacher of another method, one that says what this one cannot read, or one that never speaks in a role of the mix.
     """
     slots = {role.slot for role in method.roles.values()} if slots is None else slots
     _require_own(method, slots)
@@ -56,12 +56,7 @@ def draw_turns(
     flawless = method.teacher(TeacherErrors()) if faultless else teacher
     number = found_in = block << 20  # episodes are numbered within their block; the last one that a row was taken from
     while len(rows) < count:
-        if number - found_in > PATIENCE:
-            mute = ", ".join(role for role, left in wanted.items() if left > 0) or "a role that is trained"
-            raise InputError(
-                f"method {method.name}: in {PATIENCE} episodes in a row its teacher {type(teacher).__name__} never spoke as {mute}; "
-                "give roles that speak a share in the stage's mix, or the teacher what it has to say"
-            )
+        _require_heard(method, teacher, number - found_in, wanted)
         speaks = flawless if is_faultless(seed, number, faultless) else teacher
         for thread in throwaway_episode(method, speaks, renderer, seed, number, max_context, world).threads:
             if thread.slot not in slots:
@@ -101,6 +96,16 @@ def _require_read(method: Method, teacher: Teacher, thread: Thread) -> None:
                 f"method {method.name}: as {thread.role} its teacher {type(teacher).__name__} says {action.text[:80]!r}, which the method cannot "
                 f"read; let reply() speak in the form of {thread.role}"
             )
+
+
+def _require_heard(method: Method, teacher: Teacher, silent: int, wanted: Mapping[str, int]) -> None:
+    """More episodes would be drawn for ever. `silent`: those since the last one that a row was taken from."""
+    if silent > PATIENCE:
+        mute = ", ".join(role for role, left in wanted.items() if left > 0) or "a role that is trained"
+        raise InputError(
+            f"method {method.name}: in {PATIENCE} episodes in a row its teacher {type(teacher).__name__} never spoke as {mute}; "
+            "give roles that speak a share in the stage's mix, or the teacher what it has to say"
+        )
 
 
 def deal(rows: Sequence[Example], batch: int, rng: random.Random) -> list[list[Example]]:

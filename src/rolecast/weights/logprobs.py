@@ -103,9 +103,8 @@ def in_chunks(
     size = -(-len(hidden) // chunks)
     edges = [*(min(number * size, len(hidden)) for number in range(chunks)), len(hidden)]
     bounds = edges if place is None else torch.searchsorted(index, torch.tensor(edges, device=index.device)).tolist()
-    parts = torch.split(
-        hidden, [end - start for start, end in pairwise(edges)]
-    )  # whose gradients are joined once, not added chunk by chunk
+    # One split, since gradients of slices would be added to zeros of all states, chunk by chunk.
+    parts = torch.split(hidden, [end - start for start, end in pairwise(edges)])
 
     def numbers(part: Tensor, own: Tensor, of: Tensor, norms: list[Tensor]) -> tuple[Tensor, Tensor]:
         chosen, entropy = _LogProbs.apply(logits_of(part), own, of, temperature, kernels, norms)  # type: ignore[no-untyped-call]

@@ -58,7 +58,6 @@ class Decomposer(Method):
         ]
         speaks = {"reviser": config.turns == 2, "answerer": config.structure != "linear"}  # what aggregates conclude the answerer says
         self.roles = {role.name: role for role in roles if speaks.get(role.name, True)}
-        self.answering = tuple(name for name in ANSWERING if name in self.roles)
 
     @property
     def k(self) -> int:
@@ -235,6 +234,7 @@ class Decomposer(Method):
         c = self.config
         planner = self._objective("planner", c.planner_lr, c.planner_kl)
         answerer = self._objective("answerer", c.answerer_lr, c.answerer_kl)
+        answering = tuple(name for name in self.roles if name in ANSWERING)
         own = tuple(name for name in self.roles if not (c.external and name in ANSWERING))
         start: tuple[Stage, ...] = ()
         sft = Stage("sft", "sft", objectives=imitation("sft", "shared"), merges=("shared",), slots=dict.fromkeys(own, "shared"))
@@ -244,10 +244,10 @@ class Decomposer(Method):
         if c.training == "joint":
             objectives = (planner,) if c.external else (planner, answerer)
             return (*start, sft, Stage("joint", "rl", "sft", objectives, task="reward:report"))
-        stage = Stage("planner", "rl", "sft", (planner,), merges=("planner",), task="reward:planner", silent=self.answering)
+        stage = Stage("planner", "rl", "sft", (planner,), merges=("planner",), task="reward:planner", silent=answering)
         if c.external:
             return (*start, sft, stage)
-        plans = Stage("plans", "rollout", "planner", task="reward:planner", silent=self.answering)
+        plans = Stage("plans", "rollout", "planner", task="reward:planner", silent=answering)
         return (*start, sft, stage, plans, Stage("answerer", "rl", "planner", (answerer,), data="plans", task="reward:answerer"))
 
     def _objective(self, part: str, lr: float, kl: float) -> Objective:
