@@ -113,7 +113,7 @@ def flops(batch: TokenBatch, way: Way, model: PreTrainedModel) -> float:
     total = 0.0
     for micro in way.micros:
         layout = Layout.of(batch, micro.rows, bool(way.sharing))
-        asked = len(Packed.of(batch, micro.rows, bool(way.sharing), torch.device("cpu")).source)
+        asked = len(Packed.of(batch, micro.rows, bool(way.sharing), torch.device("cpu")).source.unique())
         total += 6 * layers * len(layout.ids) + 6 * head * asked + pair * float((layout.position + 1).sum())
     return total
 
@@ -203,7 +203,7 @@ def memory(arguments: argparse.Namespace, device: torch.device) -> None:
             before = torch.cuda.memory_allocated(device)
             torch.cuda.reset_peak_memory_stats(device)
             start = time.perf_counter()
-            chosen, _ = in_chunks(head, hidden, torch.arange(n, device=device), target, 1.0, -(-n * v // chunk), kernels)
+            chosen, _ = in_chunks(head, hidden, target, 1.0, -(-n * v // chunk), kernels, frozen=not train)
             (-chosen.sum() / n).backward()
             wait(device)
             seconds = time.perf_counter() - start

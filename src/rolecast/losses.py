@@ -31,8 +31,8 @@ def log_ratio(logprob: Tensor, old: Tensor) -> Tensor:
 
 def unit_mean(items: Tensor, unit: Tensor, units: int) -> Tensor:
     """Mean of each unit's items. `unit` (items,) int64 in [0, units). Of log-ratios: one log-ratio per unit (DECOR eq. 4-5; GSPO)."""
-    count = torch.zeros(units).index_add_(0, unit.cpu(), torch.ones(len(unit))).to(items.device)
-    total = torch.zeros(units, device=items.device).index_add(0, unit, items)
+    none = torch.zeros(units, device=items.device)
+    count, total = none.index_add(0, unit, torch.ones_like(items)), none.index_add(0, unit, items)
     return total / count.clamp(min=1)
 
 
@@ -68,7 +68,7 @@ def value(predicted: Tensor, old: Tensor, target: Tensor, clip: float) -> Tensor
     return 0.5 * torch.maximum((predicted - target) ** 2, (bounded - target) ** 2)
 
 
-def explained_variance(predicted: Tensor, target: Tensor) -> float:
+def explained_variance(predicted: Tensor, target: Tensor) -> Tensor:
     """1 − Var(target − predicted) / Var(target); 0 when the target does not vary."""
     variance = target.var(unbiased=False)
-    return 0.0 if variance == 0 else float(1 - (target - predicted).var(unbiased=False) / variance)
+    return torch.where(variance == 0, 0.0, 1 - (target - predicted).var(unbiased=False) / variance)

@@ -93,6 +93,12 @@ _TOKEN_FIELDS = tuple(f.name for f in fields(TokenBatch) if f.name not in ("slot
 _KEYS = ("action", "unit", "tag")
 
 
+def on_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
+    """Does not wait for what the device still computes, as a copy from memory that may be moved would."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 def action_lengths(threads: Iterable[Thread]) -> dict[str, int]:
     return {action.id: len(action.ids) for thread in threads for action in thread.actions}
 
@@ -182,15 +188,15 @@ class Padded:
 
     @classmethod
     def of(cls, batch: TokenBatch, rows: Sequence[int], device: torch.device) -> Padded:
-        lengths = batch.row_lengths()
+        lengths, trained = batch.row_lengths(), batch.trained
         ids = np.zeros((len(rows), max(int(lengths[row]) for row in rows)), dtype=np.int64)
         row_index, columns, flat = [], [], []
         for i, row in enumerate(rows):
             start, end = batch.starts[row], batch.starts[row + 1]
             ids[i, : end - start] = batch.ids[start:end]
-            places = np.flatnonzero(batch.trained[start:end])
+            places = np.flatnonzero(trained[start:end])
             row_index.append(np.full(len(places), i))
             columns.append(places)
             flat.append(places + start)
-        ids_, rows_, columns_ = (torch.from_numpy(array).to(device) for array in (ids, np.concatenate(row_index), np.concatenate(columns)))
+        ids_, rows_, columns_ = (on_device(array, device) for array in (ids, np.concatenate(row_index), np.concatenate(columns)))
         return cls(ids_, rows_, columns_, np.concatenate(flat))

@@ -59,18 +59,24 @@ class Rows:
         number[self.row] = np.arange(len(self.row))
         families = [np.sort(number[rows]) for rows in self._families(bundles, number, budget)]
         families.sort(key=lambda family: (-self.tokens(family), int(family[0])))
+        tree = np.cumsum(self.shared == 0)  # rows of different ones have nothing in common
         packs: list[Ints] = []
         sizes: list[int] = []
+        trees: list[set[int]] = []
         for family in families:
-            joined = [np.union1d(pack, family) for pack in packs]
-            new = [self.tokens(pack) for pack in joined]
+            own, of = self.tokens(family), set(tree[family].tolist())
+            new = [
+                size + own if of.isdisjoint(held) else self.tokens(_joined(pack, family))
+                for pack, size, held in zip(packs, sizes, trees, strict=True)
+            ]
             room = [place for place, size in enumerate(new) if size <= budget]
             if room:
                 best = min(room, key=lambda place: (new[place] - sizes[place], place))
-                packs[best], sizes[best] = joined[best], new[best]
+                packs[best], sizes[best], trees[best] = _joined(packs[best], family), new[best], trees[best] | of
             else:
                 packs.append(family)
-                sizes.append(self.tokens(family))
+                sizes.append(own)
+                trees.append(of)
         return [tuple(sorted(self.row[pack].tolist())) for pack in packs]
 
     def _families(self, bundles: Sequence[Bundle], number: Ints, budget: int) -> list[list[int]]:
@@ -112,6 +118,11 @@ class Rows:
         for index, bundle in enumerate(bundles):
             groups.setdefault(find(index), []).append(bundle)
         return list(groups.values())
+
+
+def _joined(a: Ints, b: Ints) -> Ints:
+    """Of two ascending arrays without a common number, all numbers, ascending."""
+    return np.sort(np.concatenate([a, b]))
 
 
 def _alike(a: Ints, b: Ints) -> int:

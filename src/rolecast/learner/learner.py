@@ -18,7 +18,7 @@ import torch
 from rolecast.credit import Floats
 from rolecast.errors import ArtifactError, DivergedError, EmptyUpdateError
 from rolecast.learner.backends import Backend, Training, make_backend
-from rolecast.learner.batch import Padded, TokenBatch, example_units, make_batch
+from rolecast.learner.batch import Ints, Padded, TokenBatch, example_units, make_batch
 from rolecast.learner.cut import Cut, Micro, Minibatch, cut
 from rolecast.learner.look import Look, TokenNumbers
 from rolecast.learner.packed import Packed
@@ -32,6 +32,7 @@ from rolecast.types import Example, Objective, Slot, Thread, Unit
 from rolecast.weights.team import FROZEN, Team, Weights
 
 Pass = tuple[str, bool, Callable[[], torch.Tensor]]
+Read = list[tuple[Ints, torch.Tensor]]  # places of tokens in a batch and a number for each, still on their device
 log = logging.getLogger(__name__)
 
 
@@ -107,14 +108,13 @@ class Learner:
     @torch.no_grad()
     def _run(self, slot: Slot, batch: TokenBatch, micros: Sequence[Micro]) -> Floats:
         """This rank's share of the numbers."""
-        result = np.zeros(len(batch.ids))
+        read: Read = []
         for micro, counts in self.ranks.share(micros):
             rows = self._rows(batch, micro)
             output = self.backend.forward(slot, rows, self.temperature)
-            numbers = output[0] if isinstance(output, tuple) else output
             if counts:
-                result[rows.flat] = numbers.double().cpu().numpy()
-        return result
+                read.append((rows.flat, output[0] if isinstance(output, tuple) else output))
+        return _over(batch, read)
 
     def update(self, cuts: Sequence[Cut], check: Callable[[Cut], None] | None = None) -> Metrics:
         """One pass per epoch over the minibatches of every objective.
@@ -155,7 +155,7 @@ class Learner:
     def _update(
         self, parts: Sequence[tuple[Cut, Minibatch]], tallies: Mapping[str, Tally], check: Callable[[Cut], None] | None
     ) -> None:  # fmt: skip
-        read = {of.objective.name: np.zeros(len(of.batch.ids)) for of, _ in parts if of.at_once}
+        read: dict[str, Read] = {of.objective.name: [] for of, _ in parts if of.at_once}
         looks = {of.objective.name: Look(of.batch, self.look) for of, _ in parts} if self.look else {}
         passes = [
             one
@@ -163,11 +163,13 @@ class Learner:
             for name in (of.objective.name,)
             for one in self._passes(of, minibatch, tallies[name], read.get(name), looks.get(name))
         ]
-        totals: dict[tuple[str, bool], float] = {}
+        found: dict[tuple[str, bool], list[torch.Tensor]] = {}
         for place, (name, of_policy, loss_of) in enumerate(passes):
             loss = loss_of()
             self.backend.backward(loss, last=place == len(passes) - 1)
-            totals[name, of_policy] = totals.get((name, of_policy), 0.0) + loss.item()
+            found.setdefault((name, of_policy), []).append(loss.detach())
+        # Numbers are read only now: until here a GPU had the next pass in its queue before it was done with the last one.
+        totals = {key: sum(map(float, losses)) for key, losses in found.items()}
         # A rank has its share of a loss alone, and all have to do the same: passes, and so their names, are alike on all of them.
         bad = self.ranks.sum(np.array([not math.isfinite(total) for total in totals.values()], dtype=np.float64))
         spoilt: dict[Slot, str] = {}
@@ -180,13 +182,14 @@ class Learner:
                 tallies[name].add("loss", total * self.ranks.world)  # the mean over ranks is the sum of their shares
         for of, _ in parts:
             if check is not None and of.at_once and of.objective.slot not in spoilt:
-                check(replace(of, batch=replace(of.batch, old_logprob=self.ranks.sum(read[of.objective.name]))))
+                old = self.ranks.sum(_over(of.batch, read[of.objective.name]))
+                check(replace(of, batch=replace(of.batch, old_logprob=old)))
         for look in looks.values():
             self.looked |= look.told(self.ranks.sum(look.found))
         self._step(parts, tallies, spoilt, moved=bool(passes))
 
     def _passes(
-        self, of: Cut, minibatch: Minibatch, tally: Tally, read: Floats | None = None, look: Look | None = None
+        self, of: Cut, minibatch: Minibatch, tally: Tally, read: Read | None = None, look: Look | None = None
     ) -> list[Pass]:  # fmt: skip
         """What is to be computed of one minibatch, in an order that is the same on every rank: objective, whether it trains
         the policy or the critic, and its loss. `read` gets this rank's share of the policy's log-probs."""
@@ -201,7 +204,7 @@ class Learner:
                 rows.tell(told, self.max_tokens)
             output = self.backend.forward(o.slot, rows, self.temperature)
             if read is not None and counts:
-                read[rows.flat] = output[0].detach().double().cpu().numpy()
+                read.append((rows.flat, output[0].detach()))
             if look is not None and counts:
                 look.read(rows.flat, *output)
             return policy_loss(o, batch, rows, output, None if micro.whole else slopes, told, of.at_once) * counts
@@ -312,6 +315,14 @@ class Learner:
         self.updates = told["updates"]
         self.refused = told.get("refused", {})
         self.backend.load(folder / "optimizer")
+
+
+def _over(batch: TokenBatch, read: Read) -> Floats:
+    """One number for each token, 0 where none was read. Waits for the device."""
+    result = np.zeros(len(batch.ids))
+    for flat, numbers in read:
+        result[flat] = numbers.double().cpu().numpy()
+    return result
 
 
 def _is_one_pass(of: Cut) -> bool:

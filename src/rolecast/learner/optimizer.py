@@ -73,8 +73,9 @@ class SlotOptimizer:
 
     @torch.no_grad()
     def _round(self) -> None:
-        for parameter, master in self._rounded:
-            parameter.copy_(master)
+        if self._rounded:
+            parameters, masters = zip(*self._rounded, strict=True)
+            torch._foreach_copy_(parameters, masters)
 
     @torch.no_grad()
     def reset(self) -> None:

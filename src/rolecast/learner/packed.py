@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from rolecast.learner.batch import Ints, TokenBatch
+from rolecast.learner.batch import Ints, TokenBatch, on_device
 from rolecast.learner.forest import Layout
 from rolecast.learner.tally import Tally
 from rolecast.weights.attention import BLOCK, Forest
@@ -17,38 +17,39 @@ from rolecast.weights.attention import BLOCK, Forest
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """`ids` (1, width). A token whose logits are wanted may predict several trained ones: what members of a group said next.
+    """`ids` (1, width). A trained token that rows share is asked for once.
 
     Behind the rows' tokens come as many as a mask of blocks wants; each attends to itself, and nothing is predicted from it.
     """
 
     ids: torch.Tensor
     forest: Forest
-    row: torch.Tensor  # (sources,), all 0
-    source: torch.Tensor  # (sources,) ascending: the tokens that something trained is predicted from
-    index: torch.Tensor  # (trained,) ascending: which of them predicts it
-    target: torch.Tensor  # (trained,) its id
+    row: torch.Tensor  # (asked,), all 0
+    source: torch.Tensor  # (asked,) the token that each is predicted from
+    target: torch.Tensor  # (asked,) the ids of the tokens of the forest that some row trains, in its order
+    index: torch.Tensor | None  # (trained,) ascending: which of them each trained token is, where rows share some
     flat: Ints  # (trained,) its index in the TokenBatch
     held: int  # tokens of its rows, those that they share as often as they occur
     laid: int  # tokens of its forest
 
     @classmethod
     def of(cls, batch: TokenBatch, rows: Sequence[int], sharing: bool, device: torch.device) -> Packed:
-        layout = Layout.of(batch, rows, sharing)
-        before, flat = [], []
+        layout, trained = Layout.of(batch, rows, sharing), batch.trained
+        nodes, before, flat = [], [], []
         for row, token in zip(layout.row.tolist(), layout.token, strict=True):
             start, end = batch.starts[row], batch.starts[row + 1]
-            places = np.flatnonzero(batch.trained[start:end])
+            places = np.flatnonzero(trained[start:end])
+            nodes.append(token[places])
             before.append(token[places - 1])
             flat.append(places + start)
-        predicting, found = np.concatenate(before), np.concatenate(flat)
-        order = np.argsort(predicting, kind="stable")
-        source, index = np.unique(predicting[order], return_inverse=True)
-        found = found[order]
-        arrays = (layout.ids[None], layout.position, layout.end, np.zeros(len(source), dtype=np.int64), source, index, batch.ids[found])
-        ids, position, end, zeros, source_, index_, target = (torch.from_numpy(np.ascontiguousarray(a)).to(device) for a in arrays)
+        node, source, found = (np.concatenate(column) for column in (nodes, before, flat))
+        order = np.argsort(node, kind="stable")
+        asked, first, index = np.unique(node[order], return_index=True, return_inverse=True)
+        arrays = (layout.ids[None], layout.position, layout.end, np.zeros_like(asked), source[order][first], layout.ids[asked])
+        ids, position, end, zeros, predicting, target = (on_device(array, device) for array in arrays)
+        shared = on_device(index, device) if len(asked) < len(node) else None
         held, laid = sum(map(len, layout.token)), len(layout.ids)
-        bare = cls(ids, Forest(position, end), zeros, source_, index_, target, found, held, laid)
+        bare = cls(ids, Forest(position, end), zeros, predicting, target, shared, found[order], held, laid)
         return bare.filled(BLOCK) if device.type == "cuda" else bare
 
     def filled(self, size: int) -> Packed:

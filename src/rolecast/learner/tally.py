@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,30 +11,61 @@ import numpy.typing as npt
 from torch import Tensor
 
 Metrics = dict[str, float]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
 class Tally:
-    pairs: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    """Numbers of tensors are read when they are asked for, so that telling them does not wait for a device."""
 
-    def add(self, name: str, value: float, weight: float = 1.0) -> None:
-        self.pairs[name].append((value, weight))
+    _told: list[tuple[str, Tensor | float, float]] = field(default_factory=list)
+    _items: list[_Items] = field(default_factory=list)
+    _pairs: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, name: str, value: Tensor | float, weight: float = 1.0) -> None:
+        self._told.append((name, value.detach() if isinstance(value, Tensor) else value, weight))
+
+    def items(self, name: str, items: Tensor, names: Sequence[str], tags: Ints, where: Bools | None = None) -> None:
+        """The mean over all items, or those of them that are `where`, and over those of each tag."""
+        self._items.append(_Items(name, items.detach(), names, tags, where))
 
     def repeat(self, name: str, other: str) -> None:
         """What was told of `name` so far, under another name too."""
         if name in self.pairs:
-            self.pairs[other] = list(self.pairs[name])
+            self._pairs[other] = list(self._pairs[name])
 
-    def items(self, name: str, items: Tensor, names: Sequence[str], tags: npt.NDArray[np.int64]) -> None:
-        """The mean over all items, and over those of each tag."""
-        numbers = items.detach().float().cpu().numpy()
+    @property
+    def pairs(self) -> Mapping[str, Sequence[tuple[float, float]]]:
+        """Values with their weights."""
+        for name, value, weight in self._told:
+            self._pairs[name].append((float(value), weight))
+        for items in self._items:
+            for name, value, weight in items.means():
+                self._pairs[name].append((value, weight))
+        self._told, self._items = [], []
+        return self._pairs
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    name: str
+    items: Tensor
+    names: Sequence[str]
+    tags: Ints
+    where: Bools | None
+
+    def means(self) -> Iterator[tuple[str, float, int]]:
+        numbers, tags = self.items.float().cpu().numpy(), self.tags
+        if self.where is not None:
+            numbers, tags = numbers[self.where], tags[self.where]
         if not len(numbers):
             return
-        self.add(name, float(numbers.mean()), len(numbers))
-        for index, tag in enumerate(names):
+        yield self.name, float(numbers.mean()), len(numbers)
+        for index, tag in enumerate(self.names):
             picked = numbers[tags == index]
             if len(picked):
-                self.add(f"{tag}/{name}", float(picked.mean()), len(picked))
+                yield f"{tag}/{self.name}", float(picked.mean()), len(picked)
 
 
 def mean_of(tallies: Sequence[Mapping[str, Sequence[tuple[float, float]]]]) -> Metrics:

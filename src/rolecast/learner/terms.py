@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rolecast import losses
 from rolecast.credit import Floats
-from rolecast.learner.batch import Padded, TokenBatch
+from rolecast.learner.batch import Padded, TokenBatch, on_device
 from rolecast.learner.packed import Packed
 from rolecast.learner.tally import Tally
 from rolecast.types import Objective, PolicyTerm
@@ -41,37 +41,35 @@ def policy_loss(
     column = _columns(batch, rows, logprob.device)
     if o.policy is not None:
         if slopes is not None:
-            slope, constant = (torch.from_numpy(a[rows.flat]).to(logprob.device, torch.float32) for a in (slopes.slope, slopes.loss))
+            slope, constant = (_floats(a[rows.flat], logprob.device) for a in (slopes.slope, slopes.loss))
             loss = loss + (slope * (logprob - logprob.detach()) + constant).sum()
         else:
             old = logprob.detach() if at_once else column("old_logprob")
             loss = loss + _policy_term(o.policy, batch, rows, logprob, old, tally)
     if o.kl is not None and o.kl.where == "loss":
         kl = losses.kl_k3(logprob, column("ref_logprob"))
-        tally.add("kl", float(kl.detach().mean()), len(kl))
+        tally.add("kl", kl.mean(), len(kl))
         loss = loss + o.kl.coefficient * (column("kl_weight") * kl).sum()
     if o.imitation is not None:
-        weight = column("imitation_weight")
-        shown = (weight != 0).cpu().numpy()
-        tally.items("nll", -logprob[weight != 0], batch.tags, tags[shown])
-        loss = loss - o.imitation.coefficient * (weight * logprob).sum()
+        tally.items("nll", -logprob, batch.tags, tags, batch.imitation_weight[rows.flat] != 0)
+        loss = loss - o.imitation.coefficient * (column("imitation_weight") * logprob).sum()
     return loss
 
 
 def _policy_term(term: PolicyTerm, batch: TokenBatch, rows: Padded | Packed, logprob: Tensor, old: Tensor, tally: Tally) -> Tensor:
-    column, tags = _columns(batch, rows, logprob.device), batch.tag[rows.flat]
+    column, tags, acts = _columns(batch, rows, logprob.device), batch.tag[rows.flat], batch.policy_weight[rows.flat] != 0
     change = losses.log_ratio(logprob, old)
     drift = losses.log_ratio(old, column("sampler_logprob"))
     weight, advantage = column("policy_weight"), column("advantage")
     if term.ratio == "unit":
         _, first, unit = np.unique(batch.unit[rows.flat], return_index=True, return_inverse=True)
-        index = torch.from_numpy(unit).to(logprob.device)
+        index = on_device(unit, logprob.device)
         change, drift = (losses.unit_mean(items, index, len(first)) for items in (change, drift))
-        weight, advantage, tags = weight[first], advantage[first], tags[first]
+        at = on_device(first, logprob.device)
+        weight, advantage, tags, acts = weight[at], advantage[at], tags[first], acts[first]
     found = losses.surrogate(change, advantage, term.clip, term.dual_clip)
-    acts = (weight != 0).cpu().numpy()
-    tally.items("ratio", found.ratio[weight != 0], batch.tags, tags[acts])
-    tally.items("clip_fraction", found.clipped[weight != 0].float(), batch.tags, tags[acts])
+    tally.items("ratio", found.ratio, batch.tags, tags, acts)
+    tally.items("clip_fraction", found.clipped, batch.tags, tags, acts)
     return (weight * losses.truncated_importance(drift, term.importance_cap) * found.loss).sum()
 
 
@@ -91,7 +89,7 @@ def slopes_of(term: PolicyTerm, batch: TokenBatch, logprob: Floats, tokens: np.n
     correction = losses.truncated_importance(ratios(batch.old_logprob, batch.sampler_logprob), term.importance_cap)
     weight = of_unit(batch.policy_weight) * correction
     tally.items("ratio", found.ratio, batch.tags, batch.tag[tokens][first])
-    tally.items("clip_fraction", found.clipped.float(), batch.tags, batch.tag[tokens][first])
+    tally.items("clip_fraction", found.clipped, batch.tags, batch.tag[tokens][first])
     slopes = Slopes(np.zeros(len(batch.ids)), np.zeros(len(batch.ids)))
     slopes.loss[tokens] = ((weight * found.loss).numpy() / count)[unit]
     slopes.slope[tokens] = ((weight * found.slope).numpy() / count)[unit]
@@ -103,13 +101,17 @@ def value_loss(o: Objective, batch: TokenBatch, rows: Padded | Packed, predicted
     column = _columns(batch, rows, predicted.device)
     loss = losses.value(predicted, column("value"), column("target"), o.critic.clip)
     n = float(len(predicted))
-    tally.add("critic/loss", float(loss.detach().mean()), n)
+    tally.add("critic/loss", loss.mean(), n)
     tally.add("critic/explained_variance", losses.explained_variance(predicted.detach(), column("target")), n)
     return (column("value_weight") * loss).sum()
 
 
 def _columns(batch: TokenBatch, rows: Padded | Packed, device: torch.device) -> Callable[[str], Tensor]:
     def column(name: str) -> Tensor:
-        return torch.from_numpy(getattr(batch, name)[rows.flat]).to(device=device, dtype=torch.float32)
+        return _floats(getattr(batch, name)[rows.flat], device)
 
     return column
+
+
+def _floats(column: Floats, device: torch.device) -> Tensor:
+    return on_device(column.astype(np.float32), device)

@@ -42,8 +42,8 @@ Forward = Callable[..., Any]
 class Rows(Protocol):
     """A micro-batch: `ids` (rows, width), padded on the right or, with a `forest`, packed.
 
-    What is trained is predicted from the tokens at `row`, `source` (sources,): token `target[i]` (trained,) from the one with number
-    `index[i]`, ascending, or without `index` from one of its own.
+    Asked for are the tokens `target` (asked,), each predicted from the one at `row`, `source`; what is trained (trained,) is the one with
+    number `index[i]`, ascending, or without `index` one of its own.
     """
 
     @property
@@ -119,11 +119,15 @@ class Team(nn.Module):
             hidden, _ = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
             values: Tensor = self.heads[slot](hidden).squeeze(-1).float()
             return values if rows.index is None else values[rows.index]
-        chunks = self.chunks(rows) if chunks is None else chunks
-        if chunks == 1 and not self._around:
-            return of_targets(token_logits(model, rows.row, rows.source, **inputs), rows.index, rows.target, temperature)
-        hidden, output = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
-        return in_chunks(lambda part: head_logits(model, part, output), hidden, rows.index, rows.target, temperature, chunks, self._kernels)
+        cut = self.chunks(rows) if chunks is None else chunks
+        if cut == 1 and not self._around:
+            found = of_targets(token_logits(model, rows.row, rows.source, **inputs), rows.target, temperature)
+        else:
+            hidden, output = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
+            # Where weights are shards (ZeRO-3, which says in how many chunks), a head cannot be asked for gradients in a forward pass.
+            frozen = chunks is None and not any(weight.requires_grad for weight in model.get_output_embeddings().parameters())
+            found = in_chunks(lambda part: head_logits(model, part, output), hidden, rows.target, temperature, cut, self._kernels, frozen)
+        return found if rows.index is None else (found[0][rows.index], found[1][rows.index])
 
     def compile_layers(self, dynamic: bool = True) -> None:
         """From now on layers before a head, and what is read from its logits, run compiled, for any width, or, not `dynamic`, once for each.

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from rolecast.credit import Floats
-from rolecast.learner.batch import Padded, action_lengths, make_batch
+from rolecast.learner.batch import Padded, TokenBatch, action_lengths, make_batch
 from rolecast.learner.cut import Cut
 from rolecast.learner.forest import Rows
 from rolecast.learner.learner import Learner, make_learner
@@ -292,7 +292,7 @@ def test_the_loss_takes_no_more_memory_than_a_chunk_of_logits_does() -> None:
         hidden, target = torch.randn(tokens, width, requires_grad=True), torch.randint(vocabulary, (tokens,))
 
         def run() -> None:
-            chosen, _ = in_chunks(head, hidden, torch.arange(tokens), target, 1.3, tokens // size)
+            chosen, _ = in_chunks(head, hidden, target, 1.3, tokens // size)
             chosen.sum().backward()
 
         return peak_of(run)
@@ -327,8 +327,7 @@ def test_a_compiled_trunk_computes_alike_for_every_pack(name: str, monkeypatch: 
         chosen, wanted = fast(FROZEN, given)[0], plain(FROZEN, given)[0]
         assert torch.allclose(chosen, wanted, atol=1e-5)
         counts.append(len(traced))
-    # one program for all layers and one for logits, and for all widths; another one for logits of which some predict several tokens
-    assert counts == [2, 3, 3]
+    assert counts == [2, 2, 2]  # one program for all layers and one for logits, and for all widths
     assert "forward" not in vars(fast.base.model.layers[0])  # who else runs the model runs it as it is
     chosen.sum().backward()
     wanted.sum().backward()
@@ -412,3 +411,27 @@ def test_flex_attention_gives_what_the_dense_mask_gives(name: str, monkeypatch: 
     found, _ = team(FROZEN, given)
     assert torch.allclose(found, wanted, atol=1e-5)
     assert len(ran) == 2  # once a layer
+
+
+@pytest.mark.parametrize("lay", [lambda batch, rows: Packed.of(batch, rows, True, CPU), lambda batch, rows: Padded.of(batch, rows, CPU)])
+def test_a_micro_batch_asks_once_what_of_the_batch_is_trained(lay: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is as long as the batch: asked row by row, 2,000 rows took more than a second to lay."""
+    threads, units, _ = random_forest(0)
+    batch = make_batch("shared", threads, units)
+    asked: list[TokenBatch] = []
+    trained = TokenBatch.trained.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(TokenBatch, "trained", property(lambda self: asked.append(self) or trained(self)))
+    lay(batch, range(batch.rows))
+    assert len(asked) == 1
+
+
+def test_rows_that_share_nothing_are_packed_without_looking_at_every_pack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a pack would have is then a sum: 2,000 rows took two thirds of a second."""
+    threads, units, _ = random_forest(0, groups=30, members=4)
+    batch = make_batch("shared", threads, units)
+    counted: list[int] = []
+    tokens = Rows.tokens
+    monkeypatch.setattr(Rows, "tokens", lambda self, numbers: counted.append(len(numbers)) or tokens(self, numbers))
+    found = Rows.of(batch, range(batch.rows), False).packs([[row] for row in range(batch.rows)], 200)
+    assert len(found) > 5
+    assert max(counted) == 1

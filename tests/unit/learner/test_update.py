@@ -123,6 +123,24 @@ def test_a_rank_that_runs_along_with_weight_0_adds_nothing_to_the_metrics() -> N
     assert torch.equal(learner.backend.seen[0], torch.zeros(10, 10))
 
 
+@pytest.mark.parametrize("loss", ["ppo", "gspo"])
+def test_no_number_is_read_before_the_last_pass_is_under_way(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU would have nothing to do until Python has seen the number and launched the next pass."""
+    o = objective(loss, "group", kl=0.5)
+    threads, units, advantage = many_rows()
+    policy, passes, read = Bigram(), [0], []
+    learner = learner_of(o, policy)
+    whole, of = scored(o, cut_of(o, threads, units), advantage, policy), cut_of(o, threads, units, 40)
+    for name in ("item", "__float__", "__bool__", "cpu", "tolist", "numpy", "nonzero"):
+        own = getattr(Tensor, name)
+        monkeypatch.setattr(Tensor, name, lambda *given, own=own: read.append(passes[0]) or own(*given))
+    backward = learner.backend.backward
+    monkeypatch.setattr(learner.backend, "backward", lambda loss, last: passes.append(passes.pop() + 1) or backward(loss, last))
+    learner.update([replace(whole, minibatches=of.minibatches)])
+    assert passes[0] > 2
+    assert set(read) == {passes[0]}
+
+
 def test_log_probs_of_all_ranks_are_put_together() -> None:
     class Twice(Alone):
         def sum(self, array: Floats) -> Floats:

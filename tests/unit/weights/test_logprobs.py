@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,8 @@ from torch import Tensor
 from rolecast.weights.logprobs import PLAIN, Kernels, in_chunks, of_targets
 
 ROWS, WIDTH, VOCABULARY = 11, 6, 37
-INDEX = torch.tensor([0, 0, 0, 1, 3, 3, 4, 7, 7, 7, 7, 8, 10])  # some rows predict several tokens, some none
-TARGET = torch.tensor([5, 5, 9, 2, 36, 0, 4, 8, 1, 8, 8, 3, 20])  # and some the same one twice and three times
-WEIGHT = torch.randn(len(INDEX), generator=torch.Generator().manual_seed(5))
+TARGET = torch.tensor([5, 9, 2, 36, 0, 4, 8, 1, 8, 3, 20])
+WEIGHT = torch.randn(ROWS, generator=torch.Generator().manual_seed(5))
 
 
 def made() -> tuple[Tensor, torch.nn.Linear]:
@@ -21,27 +21,24 @@ def made() -> tuple[Tensor, torch.nn.Linear]:
     return torch.randn(ROWS, WIDTH, requires_grad=True), torch.nn.Linear(WIDTH, VOCABULARY)
 
 
-def wanted(hidden: Tensor, head: torch.nn.Linear, index: Tensor | None, target: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def wanted(hidden: Tensor, head: torch.nn.Linear, temperature: float) -> tuple[Tensor, Tensor]:
     logprobs = torch.log_softmax(head(hidden) / temperature, -1)
-    entropy = -(logprobs.exp() * logprobs).sum(-1)
-    index = torch.arange(len(target)) if index is None else index
-    return logprobs[index, target], entropy[index]
+    return logprobs.gather(-1, TARGET[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(-1)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("chunks", [1, 2, 5, 11, 14])
-@pytest.mark.parametrize("several", [True, False])
-def test_chunks_compute_what_log_softmax_does(chunks: int, temperature: float, several: bool) -> None:
-    index, target = (INDEX, TARGET) if several else (None, TARGET[:ROWS])
-    weight = WEIGHT[: len(target)]
+@pytest.mark.parametrize("frozen", [False, True])
+def test_chunks_compute_what_log_softmax_does(chunks: int, temperature: float, frozen: bool) -> None:
     found, gradients = [], []
     for chunked in (True, False):
         hidden, head = made()
-        told = in_chunks(head, hidden, index, target, temperature, chunks) if chunked else wanted(hidden, head, index, target, temperature)
+        head.requires_grad_(not frozen)
+        told = in_chunks(head, hidden, TARGET, temperature, chunks, frozen=frozen) if chunked else wanted(hidden, head, temperature)
         assert not (chunked and told[1].requires_grad)
-        torch.autograd.backward((told[0] * weight).sum())
+        torch.autograd.backward((told[0] * WEIGHT).sum())
         found.append([number.detach() for number in told])
-        gradients.append([hidden.grad, head.weight.grad, head.bias.grad])
+        gradients.append([hidden.grad, *(() if frozen else (head.weight.grad, head.bias.grad))])
     for ours, theirs in (*zip(*found, strict=True), *zip(*gradients, strict=True)):
         assert ours is not None
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
@@ -49,34 +46,55 @@ def test_chunks_compute_what_log_softmax_does(chunks: int, temperature: float, s
 
 def test_logits_that_are_there_already_are_read_in_the_same_way() -> None:
     hidden, head = made()
-    ours, theirs = of_targets(head(hidden), INDEX, TARGET, 0.7), wanted(hidden, head, INDEX, TARGET, 0.7)
-    for one, other in zip(ours, theirs, strict=True):
+    for one, other in zip(of_targets(head(hidden), TARGET, 0.7), wanted(hidden, head, 0.7), strict=True):
         torch.testing.assert_close(one, other)
+
+
+def counting(calls: dict[str, int]) -> tuple[Kernels, Callable[[Tensor], Tensor], Tensor]:
+    hidden, head = made()
+
+    def counted(name: str) -> Callable[..., Any]:
+        def run(*given: object) -> object:
+            calls[name] += 1
+            return getattr(PLAIN, name)(*given)
+
+        return run
+
+    def logits_of(part: Tensor) -> Tensor:
+        calls["logits"] += 1
+        return head(part)  # type: ignore[no-any-return]
+
+    return Kernels(counted("read"), counted("slope")), logits_of, hidden
 
 
 @pytest.mark.parametrize(("chunks", "logits"), [(1, 1), (4, 8)])
 def test_a_row_s_sum_is_computed_once(chunks: int, logits: int) -> None:
     """Logits that are made again are only for the gradient; in one chunk they are kept."""
     calls = {"read": 0, "slope": 0, "logits": 0}
-
-    def counted(name: str) -> Kernels:
-        def run(*given: object) -> object:
-            calls[name] += 1
-            return getattr(PLAIN, name)(*given)
-
-        return replace(PLAIN, **{name: run})  # type: ignore[arg-type]
-
-    hidden, head = made()
-
-    def logits_of(part: Tensor) -> Tensor:
-        calls["logits"] += 1
-        return head(part)  # type: ignore[no-any-return]
-
-    kernels = Kernels(counted("read").read, counted("slope").slope)
-    chosen, _ = in_chunks(logits_of, hidden, INDEX, TARGET, 1.0, chunks, kernels)
+    kernels, logits_of, hidden = counting(calls)
+    chosen, _ = in_chunks(logits_of, hidden, TARGET, 1.0, chunks, kernels)
     assert calls == {"read": chunks, "slope": 0, "logits": chunks}
     torch.autograd.backward(chosen.sum())
     assert calls == {"read": chunks, "slope": chunks, "logits": logits}
+
+
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_a_frozen_head_makes_its_logits_once(chunks: int) -> None:
+    calls = {"read": 0, "slope": 0, "logits": 0}
+    kernels, logits_of, hidden = counting(calls)
+    chosen, _ = in_chunks(logits_of, hidden, TARGET, 1.0, chunks, kernels, frozen=True)
+    torch.autograd.backward(chosen.sum())
+    assert calls == {"read": chunks, "slope": chunks, "logits": chunks}
+
+
+def test_without_gradient_a_frozen_head_has_no_slope() -> None:
+    """As in a scoring pass, and where nothing below the head is trained."""
+    calls = {"read": 0, "slope": 0, "logits": 0}
+    kernels, logits_of, hidden = counting(calls)
+    with torch.no_grad():
+        in_chunks(logits_of, hidden, TARGET, 1.0, 2, kernels, frozen=True)
+    in_chunks(logits_of, hidden.detach(), TARGET, 1.0, 2, kernels, frozen=True)
+    assert calls == {"read": 4, "slope": 0, "logits": 4}
 
 
 @pytest.mark.parametrize(("dtype", "largest", "gap", "temperature"), [
@@ -88,7 +106,7 @@ def test_a_token_that_is_all_but_certain_keeps_its_small_gradient(
     """[v = t] − π(v) is computed before it is rounded, and π(v) of what v is below the largest."""
     row = [largest, largest - gap, largest - gap - 2, largest - gap - 1]
     logits = torch.tensor([row], dtype=dtype, requires_grad=True)
-    torch.autograd.backward(of_targets(logits, None, torch.tensor([0]), temperature)[0].sum())
+    torch.autograd.backward(of_targets(logits, torch.tensor([0]), temperature)[0].sum())
     exact = torch.tensor([row], dtype=torch.float64, requires_grad=True)
     torch.autograd.backward(torch.log_softmax(exact / temperature, -1)[0, 0])
     assert logits.grad is not None
@@ -101,7 +119,7 @@ def test_a_token_that_is_all_but_certain_keeps_its_small_gradient(
 
 def test_large_logits_are_no_infinity() -> None:
     logits = torch.tensor([[3000.0, 2999.0, -3000.0]], requires_grad=True)
-    chosen, entropy = of_targets(logits, None, torch.tensor([1]), 1.0)
+    chosen, entropy = of_targets(logits, torch.tensor([1]), 1.0)
     assert chosen.item() == pytest.approx(-1.3132617)
     assert entropy.item() == pytest.approx(0.5822, abs=1e-4)
     torch.autograd.backward(chosen.sum())
@@ -111,7 +129,7 @@ def test_large_logits_are_no_infinity() -> None:
 def test_nothing_to_read_has_no_gradient() -> None:
     """As a rank has it that runs along without tokens of its own."""
     hidden, head = made()
-    chosen, entropy = in_chunks(head, hidden, torch.tensor([], dtype=torch.long), torch.tensor([], dtype=torch.long), 1.0, 3)
+    chosen, entropy = in_chunks(head, hidden[:0], torch.tensor([], dtype=torch.long), 1.0, 3)
     assert chosen.shape == entropy.shape == (0,)
     torch.autograd.backward(chosen.sum())
     assert hidden.grad is not None

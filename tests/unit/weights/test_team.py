@@ -193,3 +193,28 @@ def test_a_whole_slot_is_an_ordinary_model_directory(tmp_path: Path) -> None:
     read = read_model(tmp_path / "slots" / "shared", torch.float32, torch.device("cpu"))
     assert canary(read, TOKENIZER).logprobs == pytest.approx(said(team, "shared"), abs=1e-6)
     assert "model.embed_tokens.weight" in load_file(tmp_path / "slots" / "shared" / "model.safetensors")
+
+
+@pytest.mark.parametrize(("lora", "often"), [(LORA, 1), (None, 2)])
+def test_in_chunks_gradients_are_those_of_all_logits_at_once(lora: LoraConfig | None, often: int) -> None:
+    """And a head that nobody trains makes its logits once."""
+    ids = torch.randint(10, 60, (3, 9), generator=torch.Generator().manual_seed(2))
+    row, column = torch.tensor([[r, c] for r in range(3) for c in range(2, 9)]).unbind(-1)
+    rows = Padded(ids, row, column, np.arange(len(row)))
+    weight = torch.randn(len(row), generator=torch.Generator().manual_seed(3))
+    gradients, calls = [], {}
+    for chunks in (1, 4):
+        team = moved(tiny_team(BOTH, lora=lora, scale=3.0))
+        team.chunk = -(-len(row) * team.base.config.vocab_size // chunks)
+        assert team.chunks(rows) == chunks
+        calls[chunks] = made = list[int]()
+        handle = team.model("planner").get_output_embeddings().register_forward_hook(lambda *_, made=made: made.append(1))
+        chosen, _ = team("planner", rows, 0.8)
+        torch.autograd.backward((chosen * weight).sum())
+        handle.remove()
+        gradients.append({name: parameter.grad for name, parameter in team.trained("planner")})
+    assert {chunks: len(made) for chunks, made in calls.items()} == {1: 1, 4: 4 * often}
+    for name, whole in gradients[0].items():
+        assert whole is not None
+        assert whole.abs().max() > 0, name
+        torch.testing.assert_close(gradients[1][name], whole, atol=1e-6, rtol=1e-4)
