@@ -4,12 +4,14 @@
 
 By themselves, base and adapter write a result each, which are read again to be added. Of an MLP's gate over 40,000 tokens a result is
 700 MB, and a GPU takes as long for three of them as for a third of the base's product. Copying the input and the weights is little beside it
-where the layer widens; where it does not, it would be as much, so there peft computes as it does.
+where the layer widens; where it narrows, the same goes for the gradient of its input,
+
+    g W + g' A  =  [g, g'] [W; A],  g' = s · g B.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft.tuners.lora import Linear
@@ -25,18 +27,22 @@ class _Folded(torch.autograd.Function):
         low = x @ a.t()
         ctx.save_for_backward(x, low, weight, a, b)
         ctx.scale = scale
-        return torch.cat([x, low], -1) @ torch.cat([weight, scale * b], 1).t()
+        if len(b) > x.shape[-1]:
+            return torch.cat([x, low], -1) @ torch.cat([weight, scale * b], 1).t()
+        return x @ weight.t() + scale * (low @ b.t())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor, Tensor, None]:
         x, low, weight, a, b = ctx.saved_tensors
         of_low = ctx.scale * (gradient @ b)
+        narrows = len(b) < x.shape[-1]
+        of_x = torch.cat([gradient, of_low], -1) @ torch.cat([weight, a]) if narrows else gradient @ weight + of_low @ a
         of_b = ctx.scale * (gradient.flatten(0, -2).t() @ low.flatten(0, -2))
-        return gradient @ weight + of_low @ a, None, of_low.flatten(0, -2).t() @ x.flatten(0, -2), of_b, None
+        return of_x, None, of_low.flatten(0, -2).t() @ x.flatten(0, -2), of_b, None
 
 
-class AdaptedLinear(Linear):  # type: ignore[misc]
+class AdaptedLinear(Linear):
     """peft's layer, which computes as above where it is compiled: scoring and updates are, and few rows, as an engine has them, are not."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -49,8 +55,8 @@ class AdaptedLinear(Linear):  # type: ignore[misc]
 
     def _folds(self, x: Tensor) -> str | None:
         """The one adapter that speaks, where it and its layer are nothing but the matrices above."""
-        base = self.base_layer
-        if self.disable_adapters or self.merged or len(self.active_adapters) != 1 or base.out_features <= base.in_features:
+        base = cast(nn.Linear, self.base_layer)
+        if self.disable_adapters or self.merged or len(self.active_adapters) != 1 or base.out_features == base.in_features:
             return None
         [slot] = self.active_adapters
         plain = (

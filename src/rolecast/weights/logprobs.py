@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+T = TypeVar("T")
 LogitsOf = Callable[[Tensor], Tensor]  # hidden states (rows, width) → logits (rows, vocabulary), row by row
 
 
@@ -33,12 +34,25 @@ class Kernels:
 
     @classmethod
     def compiled(cls) -> Self:
-        """For any number of rows: chunks and packs have them as they come."""
-        return cls(torch.compile(_read, dynamic=True), torch.compile(_slope, dynamic=True))
+        return cls(_of_any_rows(_read), _of_any_rows(_slope))
+
+
+def _of_any_rows(run: Callable[..., T]) -> Callable[..., T]:
+    """Compiled for any number of rows: chunks and packs have them as they come. But for one vocabulary: of one that may change, each element's
+    place would be found by a division."""
+    compiled = torch.compile(run)
+
+    def call(*given: Tensor | float) -> T:
+        for tensor in given:
+            if isinstance(tensor, Tensor):
+                torch._dynamo.maybe_mark_dynamic(tensor, 0)
+        return compiled(*given)
+
+    return call
 
 
 def _read(logits: Tensor, target: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-prob of each row's token, the row's entropy, and (2, rows) the largest logit and log Σ exp of what the others are below it;
+    """Log-prob of each row's token, the row's entropy, and (rows, 2) the largest logit and log Σ exp of what the others are below it;
     float32. Added up, the two would lose what tells a token that is all but certain from one that is."""
     scaled = logits.float() / temperature
     most = scaled.amax(-1, keepdim=True)
@@ -48,14 +62,14 @@ def _read(logits: Tensor, target: Tensor, temperature: float) -> tuple[Tensor, T
     log_total = total.log()
     entropy = log_total - each.mul_(shifted).sum(-1) / total
     chosen = shifted.gather(-1, target[:, None])[:, 0] - log_total
-    return chosen, entropy, torch.stack([most[:, 0], log_total])
+    return chosen, entropy, torch.stack([most[:, 0], log_total], -1)
 
 
 def _slope(logits: Tensor, norm: Tensor, target: Tensor, temperature: float, gradient: Tensor) -> Tensor:
     """The gradient of the logits, of that of the log-probs. `norm`: as `_read` found it."""
-    most, log_total = norm
+    most, log_total = norm[:, :1], norm[:, 1:]
     rate = (gradient / temperature)[:, None]
-    probability = (logits.float() / temperature).sub_(most[:, None]).sub_(log_total[:, None]).exp_()
+    probability = (logits.float() / temperature).sub_(most).sub_(log_total).exp_()
     own = rate * (1 - probability.gather(-1, target[:, None]))  # in float32: of a token that is all but certain the two are all but equal
     return probability.mul_(-rate).to(logits.dtype).scatter_(-1, target[:, None], own.to(logits.dtype))
 
