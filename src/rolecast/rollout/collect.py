@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -79,11 +80,16 @@ class Collector:
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Runs `main`, in which groups are played, in the collector's loop and with its engine going."""
+        # Python's collector looks at what is made from now on alone: with torch and vLLM in it, a look at the whole process takes a tenth of a
+        # second and more, in which no episode goes on.
+        gc.freeze()
         try:
             return self.runner.run(self._driven(main))
         except SystemExit:
             self._wind_up()
             raise
+        finally:
+            gc.unfreeze()
 
     def _wind_up(self) -> None:
         """Ends what is live after a signal that met a task. The loop lets a `SystemExit` through at once, and again from each task that waits
