@@ -46,6 +46,10 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("critic learns its old values", 'column("value"), column("target"), o.critic.clip', 'column("value"), column("value"), o.critic.clip'),
         ("critic's loss over policy's weights", '(column("value_weight") * loss).sum()', '(column("policy_weight") * loss).sum()'),
     ],
+    "learner/tally.py": [
+        ("items that do not act count", "if self.where is not None:", "if False:"),
+        ("what was told once is told again", "self._told, self._items = [], []", "pass"),
+    ],
     "learner/batch.py": [
         ("observation tokens trained", "slice(length, length + len(turn.ids)), number", "slice(starts[-1] + 1, length + len(turn.ids)), number"),
         ("an example's observation tokens trained", "length + np.flatnonzero(example.trained)", "length + np.arange(1, len(example.ids))"),
@@ -127,6 +131,14 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("a trained head gets no gradient", "if frozen and hidden.requires_grad", "if hidden.requires_grad"),
         ("slopes where nothing is trained", "if frozen and hidden.requires_grad and torch.is_grad_enabled():", "if frozen:"),
         ("rows of a frozen head weigh alike", "(slope * gradient[:, None])", "(slope * gradient.mean())"),
+    ],
+    "weights/folded.py": [
+        ("an adapter's scale forgotten where a layer widens", "torch.cat([weight, scale * b], 1)", "torch.cat([weight, b], 1)"),
+        ("an adapter's scale forgotten where a layer narrows", "scale * (low @ b.t())", "low @ b.t()"),
+        ("the input's gradient without the adapter where a layer widens", "gradient @ weight + of_low @ a", "gradient @ weight"),
+        ("the input's gradient without the adapter where a layer narrows", "torch.cat([gradient, of_low], -1)", "torch.cat([gradient, 0 * of_low], -1)"),
+        ("engines fold too", "not torch.compiler.is_compiling() or ", ""),
+        ("an adapter that is more than two matrices folded", "return slot if plain else None", "return slot"),
     ],
     "weights/attention.py": [
         ("rows of a pack see each other", "seen = (k <= q) & (q < end[k])", "seen = k <= q"),
