@@ -127,11 +127,11 @@ class _OfFrozenHead(torch.autograd.Function):
 
 def of_targets(logits: Tensor, target: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Log-prob and entropy, float32, (rows,), of the token `target[i]` by row `i` of the logits. Entropy carries no gradient."""
-    return in_chunks(lambda whole: whole, logits, target, temperature)
+    return in_chunks(lambda whole: whole, logits, target, temperature, 1)
 
 
 def in_chunks(
-    logits_of: LogitsOf, hidden: Tensor, target: Tensor, temperature: float, chunks: int = 1, kernels: Kernels = PLAIN, frozen: bool = False
+    logits_of: LogitsOf, hidden: Tensor, target: Tensor, temperature: float, chunks: int, kernels: Kernels = PLAIN, frozen: bool = False
 ) -> tuple[Tensor, Tensor]:
     """`of_targets` of the logits of all hidden states, in so many chunks, of which some may be empty. `frozen`: nothing that `logits_of`
     computes with is trained."""

@@ -94,6 +94,14 @@ def test_what_is_compiled_is_folded(narrow: int, wide: int, copied: list[int]) -
     assert [graph.count("aten.cat") for graph in graphs] == copied
 
 
+def test_rows_of_several_adapters_are_left_to_peft(folds: list[int]) -> None:
+    made = layer().eval()
+    x = torch.randn(2, NARROW)
+    found = made(x, adapter_names=["a", "__base__"])
+    assert not folds
+    assert torch.equal(found[1], made.base_layer(x)[1])
+
+
 @pytest.mark.parametrize("slots", [(), ("a", "b")])
 def test_no_adapter_and_two_at_once_are_left_to_peft(slots: tuple[Slot, ...], folds: list[int]) -> None:
     made = layer()
