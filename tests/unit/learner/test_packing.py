@@ -337,7 +337,7 @@ def test_a_compiled_trunk_computes_alike_for_every_pack(name: str, monkeypatch: 
         assert torch.allclose(one.grad, other.grad, atol=1e-4)
 
 
-def test_a_token_that_several_rows_go_on_from_goes_through_the_head_once() -> None:
+def test_a_trained_token_that_several_rows_share_is_asked_for_once() -> None:
     threads, units, _ = random_forest(0)
     batch = make_batch("shared", threads, units)
     given = Packed.of(batch, range(batch.rows), True, CPU)
