@@ -203,7 +203,7 @@ def memory(arguments: argparse.Namespace, device: torch.device) -> None:
             before = torch.cuda.memory_allocated(device)
             torch.cuda.reset_peak_memory_stats(device)
             start = time.perf_counter()
-            chosen, _ = in_chunks(head, hidden, target, 1.0, -(-n * v // chunk), kernels, frozen=not train)
+            chosen, _ = in_chunks(head, hidden, target, 1.0, -(-n * v // chunk), kernels, head_trains=train)
             (-chosen.sum() / n).backward()
             wait(device)
             seconds = time.perf_counter() - start

@@ -94,7 +94,7 @@ _KEYS = ("action", "unit", "tag")
 
 
 def on_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Does not wait for what the device still computes, as a copy from memory that may be moved would."""
+    """Takes a contiguous array over. Does not wait for what the device still computes, as a copy from memory that may be moved would."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 

@@ -72,7 +72,8 @@ class Rows:
             room = [place for place, size in enumerate(new) if size <= budget]
             if room:
                 best = min(room, key=lambda place: (new[place] - sizes[place], place))
-                packs[best], sizes[best], trees[best] = _joined(packs[best], family), new[best], trees[best] | of
+                packs[best], sizes[best] = _joined(packs[best], family), new[best]
+                trees[best] |= of
             else:
                 packs.append(family)
                 sizes.append(own)

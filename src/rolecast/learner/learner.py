@@ -168,7 +168,7 @@ class Learner:
             loss = loss_of()
             self.backend.backward(loss, last=place == len(passes) - 1)
             found.setdefault((name, of_policy), []).append(loss.detach())
-        # Numbers are read only now: until here a GPU had the next pass in its queue before it was done with the last one.
+        # Numbers are read only now: until here a GPU has the next pack's pass in its queue before it is done with the last one's.
         totals = {key: sum(map(float, losses)) for key, losses in found.items()}
         # A rank has its share of a loss alone, and all have to do the same: passes, and so their names, are alike on all of them.
         bad = self.ranks.sum(np.array([not math.isfinite(total) for total in totals.values()], dtype=np.float64))
@@ -185,8 +185,10 @@ class Learner:
                 old = self.ranks.sum(_over(of.batch, read[of.objective.name]))
                 check(replace(of, batch=replace(of.batch, old_logprob=old)))
         for look in looks.values():
-            self.looked |= look.told(self.ranks.sum(look.found))
+            self.looked |= look.told(self.ranks.sum(look.found()))
         self._step(parts, tallies, spoilt, moved=bool(passes))
+        for tally in tallies.values():
+            tally.read()
 
     def _passes(
         self, of: Cut, minibatch: Minibatch, tally: Tally, read: Read | None = None, look: Look | None = None

@@ -26,29 +26,29 @@ class TokenNumbers:
 
 @dataclass(slots=True)
 class Look:
-    """Collects what a minibatch says of the tokens of `actions`. `found` (3, tokens): log-prob, entropy, and 1 where a pass had the token; it
-    adds up over ranks, each of which sees its share."""
+    """Collects what a minibatch says of the tokens of `actions`."""
 
     batch: TokenBatch
     actions: Collection[str]
     places: Ints = field(init=False)
-    found: Floats = field(init=False)
-    _at: Ints = field(init=False)
+    _read: list[tuple[Ints, Tensor, Tensor]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         numbers = [number for number, action in enumerate(self.batch.actions) if action in self.actions]
         self.places = np.flatnonzero(np.isin(self.batch.action, numbers))
-        self.found = np.zeros((3, len(self.places)))
-        self._at = np.full(len(self.batch.ids), -1, dtype=np.int64)
-        self._at[self.places] = np.arange(len(self.places))
 
     def read(self, flat: Ints, logprob: Tensor, entropy: Tensor) -> None:
         """A micro-batch's tokens; `flat` are their places in the batch."""
-        at = self._at[flat]
-        own = at >= 0
-        for row, numbers in enumerate((logprob, entropy)):
-            self.found[row, at[own]] = numbers.detach().double().cpu().numpy()[own]
-        self.found[2, at[own]] = 1.0
+        self._read.append((flat, logprob.detach(), entropy.detach()))
+
+    def found(self) -> Floats:
+        """(3, tokens): log-prob, entropy, and 1 where a pass had the token; it adds up over ranks, each of which sees its share."""
+        found = np.zeros((3, len(self.batch.ids)))
+        for flat, *numbers in self._read:
+            for row, of in enumerate(numbers):
+                found[row, flat] = of.double().cpu().numpy()
+            found[2, flat] = 1.0
+        return found[:, self.places]
 
     def told(self, found: Floats) -> dict[str, TokenNumbers]:
         """By action, of those that the minibatch had. `found`: of all ranks together."""

@@ -5,46 +5,57 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from rolecast.learner.batch import Ints
+
 Metrics = dict[str, float]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+Means = Iterator[tuple[str, float, float]]  # names, values and weights
 
 
 @dataclass(slots=True)
 class Tally:
-    """Numbers of tensors are read when they are asked for, so that telling them does not wait for a device."""
+    """Telling it a tensor does not wait for a device; reading does. `pairs`: what has been read, values with their weights."""
 
-    _told: list[tuple[str, Tensor | float, float]] = field(default_factory=list)
-    _items: list[_Items] = field(default_factory=list)
-    _pairs: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    pairs: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+    _told: list[_Told] = field(default_factory=list)
 
     def add(self, name: str, value: Tensor | float, weight: float = 1.0) -> None:
-        self._told.append((name, value.detach() if isinstance(value, Tensor) else value, weight))
+        self._told.append(_Number(name, value.detach() if isinstance(value, Tensor) else value, weight))
 
-    def items(self, name: str, items: Tensor, names: Sequence[str], tags: Ints, where: Bools | None = None) -> None:
+    def items(self, name: str, items: Tensor, names: Sequence[str], tags: Ints, where: npt.NDArray[np.bool_] | None = None) -> None:
         """The mean over all items, or those of them that are `where`, and over those of each tag."""
-        self._items.append(_Items(name, items.detach(), names, tags, where))
+        self._told.append(_Items(name, items.detach(), names, tags, where))
 
     def repeat(self, name: str, other: str) -> None:
-        """What was told of `name` so far, under another name too."""
+        """What was read of `name` so far, under another name too."""
         if name in self.pairs:
-            self._pairs[other] = list(self._pairs[name])
+            self.pairs[other] = list(self.pairs[name])
 
-    @property
-    def pairs(self) -> Mapping[str, Sequence[tuple[float, float]]]:
-        """Values with their weights."""
-        for name, value, weight in self._told:
-            self._pairs[name].append((float(value), weight))
-        for items in self._items:
-            for name, value, weight in items.means():
-                self._pairs[name].append((value, weight))
-        self._told, self._items = [], []
-        return self._pairs
+    def read(self) -> None:
+        """Nothing is kept on a device any more."""
+        told, self._told = self._told, []
+        for one in told:
+            for name, value, weight in one.means():
+                self.pairs[name].append((value, weight))
+
+
+class _Told(Protocol):
+    def means(self) -> Means: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    name: str
+    value: Tensor | float
+    weight: float
+
+    def means(self) -> Means:
+        yield self.name, float(self.value), self.weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +64,9 @@ class _Items:
     items: Tensor
     names: Sequence[str]
     tags: Ints
-    where: Bools | None
+    where: npt.NDArray[np.bool_] | None
 
-    def means(self) -> Iterator[tuple[str, float, int]]:
+    def means(self) -> Means:
         numbers, tags = self.items.float().cpu().numpy(), self.tags
         if self.where is not None:
             numbers, tags = numbers[self.where], tags[self.where]

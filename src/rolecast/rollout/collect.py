@@ -80,8 +80,8 @@ class Collector:
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Runs `main`, in which groups are played, in the collector's loop and with its engine going."""
-        # Python's collector looks at what is made from now on alone: with torch and vLLM in it, a look at the whole process takes a tenth of a
-        # second and more, in which no episode goes on.
+        # Python's garbage collection looks at what is made from now on alone: with torch and vLLM in it, a look at the whole process takes a tenth
+        # of a second and more, in which no episode goes on.
         gc.freeze()
         try:
             return self.runner.run(self._driven(main))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from rolecast.errors import ArtifactError, InputError
@@ -105,13 +105,13 @@ def merge(model: PreTrainedModel, slot: Slot) -> None:
 
 
 def _inject(config: Any, model: PreTrainedModel, slot: Slot) -> None:
-    from rolecast.weights.folded import AdaptedLinear
+    from rolecast.weights.folded import fold
 
-    config._register_custom_module({nn.Linear: AdaptedLinear})
     with warnings.catch_warnings():
         # A team is several adapters over one model; peft takes a second one for an oversight.
         warnings.filterwarnings("ignore", "Already found a `peft_config` attribute", UserWarning)
         _peft().inject_adapter_in_model(config, model, slot)
+    fold(model)
 
 
 def _peft() -> Any:

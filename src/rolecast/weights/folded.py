@@ -11,7 +11,7 @@ where the layer widens; where it narrows, the same goes for the gradient of its 
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from peft.tuners.lora import Linear
@@ -42,6 +42,13 @@ class _Folded(torch.autograd.Function):
         return of_x, None, of_low.flatten(0, -2).t() @ x.flatten(0, -2), of_b, None
 
 
+def fold(model: nn.Module) -> None:
+    """From now on the model's adapters over plain linear layers are of the kind below. Of a quantised layer, or another library's, peft's own stays."""
+    for module in model.modules():
+        if type(module) is Linear and type(module.base_layer) is nn.Linear:
+            module.__class__ = AdaptedLinear
+
+
 class AdaptedLinear(Linear):
     """peft's layer, which computes as above where it is compiled: scoring and updates are, and few rows, as an engine has them, are not."""
 
@@ -55,12 +62,13 @@ class AdaptedLinear(Linear):
 
     def _folds(self, x: Tensor) -> str | None:
         """The one adapter that speaks, where it and its layer are nothing but the matrices above."""
-        base = cast(nn.Linear, self.base_layer)
+        base: Any = self.base_layer
         if self.disable_adapters or self.merged or len(self.active_adapters) != 1 or base.out_features == base.in_features:
             return None
         [slot] = self.active_adapters
         plain = (
             slot in self.lora_A and slot not in self.lora_variant and isinstance(self.lora_dropout[slot], nn.Identity)
             and base.bias is None and self.lora_B[slot].bias is None and x.dtype == base.weight.dtype == self.lora_A[slot].weight.dtype
+            and not base.weight.requires_grad
         )  # fmt: skip
         return slot if plain else None

@@ -1,12 +1,12 @@
 """Log-probs and entropies of chosen tokens, from logits that are there for a moment.
 
-With a vocabulary of 150k all logits of a micro-batch at once would be most of a GPU's memory, so they are made in chunks. What a chunk keeps
-for the backward pass is two numbers a row, which make log Σ exp: then the gradient is one pass over the logits,
+With a vocabulary of 150k all logits of a micro-batch at once would be most of a GPU's memory, so they are made in chunks, and again in the
+backward pass. What a chunk keeps for it is two numbers a row, which make log Σ exp: then the gradient is one pass over the logits,
 
-    ∂ log π(t) / ∂ logit(v) = ([v = t] − π(v)) / temperature,
+    ∂ log π(t) / ∂ logit(v) = ([v = t] − π(v)) / temperature.
 
-which are made again there. A head that nobody trains need not be asked twice: a row's gradient by its hidden state is known up to a factor
-as soon as its logits are there, and is kept in their place.
+A head that nobody trains need not be asked twice: a row's gradient by its hidden state is known up to a factor as soon as its logits are there,
+and is kept in their place.
 """
 
 from __future__ import annotations
@@ -131,10 +131,10 @@ def of_targets(logits: Tensor, target: Tensor, temperature: float) -> tuple[Tens
 
 
 def in_chunks(
-    logits_of: LogitsOf, hidden: Tensor, target: Tensor, temperature: float, chunks: int, kernels: Kernels = PLAIN, frozen: bool = False
+    logits_of: LogitsOf, hidden: Tensor, target: Tensor, temperature: float, chunks: int, kernels: Kernels = PLAIN, head_trains: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """`of_targets` of the logits of all hidden states, in so many chunks, of which some may be empty. `frozen`: nothing that `logits_of`
-    computes with is trained."""
+    """`of_targets` of the logits of all hidden states, in so many chunks, of which some may be empty. `head_trains`: whether
+    anything that `logits_of` computes with does."""
     size = -(-len(hidden) // chunks)
     sizes = [max(0, min(size, len(hidden) - number * size)) for number in range(chunks)]
     # One split, since gradients of slices would be added to zeros of all states, chunk by chunk.
@@ -143,7 +143,7 @@ def in_chunks(
     def numbers(part: Tensor, of: Tensor, norms: list[Tensor]) -> Any:
         return _LogProbs.apply(logits_of(part), of, temperature, kernels, norms)  # type: ignore[no-untyped-call]
 
-    if frozen and hidden.requires_grad and torch.is_grad_enabled():
+    if not head_trains and hidden.requires_grad and torch.is_grad_enabled():
         found = [_OfFrozenHead.apply(part, of, temperature, logits_of, kernels) for part, of in parts]  # type: ignore[no-untyped-call]
     elif chunks == 1:
         found = [numbers(part, of, []) for part, of in parts]

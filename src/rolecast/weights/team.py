@@ -124,9 +124,9 @@ class Team(nn.Module):
             found = of_targets(token_logits(model, rows.row, rows.source, **inputs), rows.target, temperature)
         else:
             hidden, output = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
-            # Where weights are shards (ZeRO-3, which says in how many chunks), a head cannot be asked for gradients in a forward pass.
-            frozen = chunks is None and not any(weight.requires_grad for weight in model.get_output_embeddings().parameters())
-            found = in_chunks(lambda part: head_logits(model, part, output), hidden, rows.target, temperature, cut, self._kernels, frozen)
+            # ZeRO-3, which says in how many chunks, fetches shards as a forward and a backward pass come to them, one after the other.
+            trains = chunks is not None or _head_trains(model)
+            found = in_chunks(lambda part: head_logits(model, part, output), hidden, rows.target, temperature, cut, self._kernels, trains)
         return found if rows.index is None else (found[0][rows.index], found[1][rows.index])
 
     def compile_layers(self, dynamic: bool = True) -> None:
@@ -237,6 +237,13 @@ class Layers:
         finally:
             for layer in self._layers:
                 del layer.forward
+
+
+def _head_trains(model: PreTrainedModel) -> bool:
+    """Or anything else between the trunk and the logits."""
+    trunk = {id(weight) for weight in cast(nn.Module, model.base_model).parameters()}
+    behind = (weight for weight in model.parameters() if id(weight) not in trunk)
+    return any(weight.requires_grad for weight in (*behind, *model.get_output_embeddings().parameters()))
 
 
 def _layers_of(trunk: nn.Module) -> list[nn.Module]:

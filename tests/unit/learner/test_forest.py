@@ -152,3 +152,27 @@ def test_packs_do_not_depend_on_the_order_of_units() -> None:
     once, again = (packs(batch, order, 45, True, True) for order in (sets(batch), sets(batch)[::-1]))
     assert once == again
     assert all(a < b for micro in once for a, b in pairwise(micro.rows))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_family_goes_where_it_adds_the_fewest_tokens(seed: int) -> None:
+    """Counted anew for every pack, with all that they have in common."""
+    threads, units, _ = random_forest(seed, groups=12, members=5)
+    batch = make_batch("shared", threads, units)
+    forest = Rows.of(batch, range(batch.rows), True)
+    budget = 60
+    number = {row: place for place, row in enumerate(forest.row.tolist())}
+    families = forest._families([[row] for row in range(batch.rows)], np.array([number[row] for row in range(batch.rows)]), budget)
+    ordered = sorted((np.sort([number[row] for row in family]) for family in families), key=lambda of: (-forest.tokens(of), of[0]))
+    packs: list[np.ndarray] = []
+    for family in ordered:
+        grown = [np.union1d(pack, family) for pack in packs]
+        costs = [(forest.tokens(new) - forest.tokens(pack), place) for place, (pack, new) in enumerate(zip(packs, grown, strict=True))]
+        room = [cost for cost, new in zip(costs, grown, strict=True) if forest.tokens(new) <= budget]
+        if room:
+            packs[min(room)[1]] = grown[min(room)[1]]
+        else:
+            packs.append(family)
+    wanted = [tuple(sorted(forest.row[pack].tolist())) for pack in packs]
+    assert forest.packs([[row] for row in range(batch.rows)], budget) == wanted
+    assert len(wanted) > 3

@@ -141,6 +141,15 @@ def test_no_number_is_read_before_the_last_pass_is_under_way(loss: str, monkeypa
     assert set(read) == {passes[0]}
 
 
+def test_a_rank_that_runs_along_scores_nothing() -> None:
+    """The one micro-batch is the other rank's: its log-probs would be counted twice."""
+    o = objective("ppo", "token")
+    threads, units, _ = many_rows()
+    mine, other = (learner_of(o, Bigram(), Alone(rank, 2)).score(cut_of(o, threads, units)).batch.old_logprob for rank in (0, 1))
+    assert np.abs(mine).max() > 0.1
+    assert not other.any()
+
+
 def test_log_probs_of_all_ranks_are_put_together() -> None:
     class Twice(Alone):
         def sum(self, array: Floats) -> Floats:

@@ -266,9 +266,10 @@ def test_a_saturating_batch_does_not_make_the_others_steps_longer() -> None:
         assert torch.allclose(gradient, gradients[1][name], atol=1e-6)
 
 
-def test_what_an_objective_imitates_is_no_part_of_its_ratios() -> None:
+@pytest.mark.parametrize("policy", [GRPO.policy, PolicyTerm("unit", over=(mean("batch"),))])
+def test_what_an_objective_imitates_is_no_part_of_its_ratios(policy: PolicyTerm) -> None:
     """Every action's ratio is e, and clipped; an example's tokens have none."""
-    learner = learner_of(replace(GRPO, imitation=ImitationTerm(), minibatches=1))
+    learner = learner_of(replace(GRPO, policy=policy, imitation=ImitationTerm(), minibatches=1))
     [o] = learner.objectives
     threads = sampled_threads(learner.team.model("shared"))
     units, shown = units_of(threads), [Example((5, 6, 7), (False, True, True), group="g0")]
@@ -279,7 +280,7 @@ def test_what_an_objective_imitates_is_no_part_of_its_ratios() -> None:
     metrics = learner.update([replace(of, batch=batch)])
     assert metrics["ratio"] == pytest.approx(np.e, rel=1e-5)
     assert metrics["clip_fraction"] == metrics["clip_fraction/first"] == 1.0
-    assert metrics["nll"] > 0
+    assert metrics["nll"] == pytest.approx(-of.batch.old_logprob[of.batch.trained & ~acted].mean(), rel=1e-5)
 
 
 def test_no_reward_stands_behind_what_is_imitated() -> None:
@@ -364,6 +365,7 @@ def test_ratios_and_importance_by_hand_where_two_versions_sampled(policy: Policy
     tally = Tally()
     told = policy_loss(o, batch, rows, (NOW, torch.zeros(3)), None, tally)
     assert told.item() == pytest.approx(loss, rel=1e-5)
+    tally.read()
     assert mean_of([tally.pairs])["ratio"] == pytest.approx(ratio, rel=1e-5)
     if policy.ratio == "unit":  # and where the unit is cut apart
         slopes = slopes_of(policy, batch, np.array([0.0, 0, -1.1, -1.5, 0, -0.2]), np.array([2, 3, 5]), Tally())

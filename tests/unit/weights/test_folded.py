@@ -8,23 +8,32 @@ from typing import Any
 import peft
 import pytest
 import torch
+from peft.tuners.lora import Linear
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
 from rolecast.types import Slot
 from rolecast.weights.adapters import activate, add_adapter
-from rolecast.weights.folded import AdaptedLinear, _Folded
+from rolecast.weights.folded import AdaptedLinear, _Folded, fold
 from rolecast.weights.settings import LoraConfig
 from tests.tiny import tiny_model
 
 NARROW, WIDE = 12, 20
 
 
-def layer(narrow: int = NARROW, wide: int = WIDE, bias: bool = False, **lora: Any) -> AdaptedLinear:
+class Scaled(nn.Linear):
+    """Another library's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def layer(narrow: int = NARROW, wide: int = WIDE, bias: bool = False, kind: type[nn.Linear] = nn.Linear, **lora: Any) -> Any:
     torch.manual_seed(1)
     config = peft.LoraConfig(r=3, lora_alpha=6, **lora)
-    made = AdaptedLinear(nn.Linear(narrow, wide, bias=bias).requires_grad_(False), "a", config=config, r=3, lora_alpha=6)
+    made = Linear(kind(narrow, wide, bias=bias).requires_grad_(False), "a", config=config, r=3, lora_alpha=6)
     nn.init.normal_(made.lora_B["a"].weight)
+    fold(made)
     return made
 
 
@@ -38,7 +47,7 @@ def folds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def told(made: AdaptedLinear) -> list[Tensor]:
+def told(made: Any) -> list[Tensor]:
     """The output, and gradients of the input and the adapter."""
     x = torch.randn(2, 5, made.in_features, generator=torch.Generator().manual_seed(2)).requires_grad_()
     weight = torch.randn(2, 5, made.out_features, generator=torch.Generator().manual_seed(3))
@@ -63,9 +72,9 @@ def test_one_product_gives_what_two_give(narrow: int, wide: int, folds: list[int
 
 @pytest.mark.parametrize("made", [
     lambda: layer(NARROW, NARROW), lambda: layer(bias=True), lambda: layer(lora_dropout=0.5), lambda: layer(use_dora=True),
-    lambda: layer(lora_bias=True),
+    lambda: layer(lora_bias=True), lambda: layer(kind=Scaled), lambda: layer().requires_grad_(),
 ])  # fmt: skip
-def test_what_is_more_than_the_two_matrices_is_left_to_peft(made: Callable[[], AdaptedLinear], folds: list[int]) -> None:
+def test_what_is_more_than_the_two_matrices_is_left_to_peft(made: Callable[[], Any], folds: list[int]) -> None:
     made()(torch.randn(2, made().in_features))
     assert not folds
 
@@ -102,15 +111,23 @@ def test_rows_of_several_adapters_are_left_to_peft(folds: list[int]) -> None:
     assert torch.equal(found[1], made.base_layer(x)[1])
 
 
-@pytest.mark.parametrize("slots", [(), ("a", "b")])
-def test_no_adapter_and_two_at_once_are_left_to_peft(slots: tuple[Slot, ...], folds: list[int]) -> None:
+@pytest.mark.parametrize(("slots", "rests"), [((), True), (("a",), True), (("other",), False), (("a", "b"), False)])
+def test_no_adapter_and_two_at_once_are_left_to_peft(slots: tuple[Slot, ...], rests: bool, folds: list[int]) -> None:
     made = layer()
     made.update_layer("b", 3, lora_alpha=6, config=peft.LoraConfig(r=3))
-    made._active_adapter, made._disable_adapters = list(slots), not slots
+    made._active_adapter, made._disable_adapters = list(slots), rests
     x = torch.randn(2, NARROW)
     base = made.base_layer(x)
-    assert torch.equal(made(x), base) == (not slots)
+    assert torch.equal(made(x), base) == (slots != ("a", "b"))
     assert not folds
+
+
+def test_a_merged_adapter_does_not_speak_twice(folds: list[int]) -> None:
+    made, x = layer(), torch.randn(2, NARROW)
+    wanted = made(x)
+    made.merge()
+    torch.testing.assert_close(made(x), wanted, atol=1e-5, rtol=1e-5)
+    assert len(folds) == 1
 
 
 def test_a_model_s_adapters_are_of_this_kind_and_each_slot_s_own_is_folded(folds: list[int]) -> None:

@@ -34,7 +34,9 @@ def test_chunks_compute_what_log_softmax_does(chunks: int, temperature: float, f
     for chunked in (True, False):
         hidden, head = made()
         head.requires_grad_(not frozen)
-        told = in_chunks(head, hidden, TARGET, temperature, chunks, frozen=frozen) if chunked else wanted(hidden, head, temperature)
+        told = (
+            in_chunks(head, hidden, TARGET, temperature, chunks, head_trains=not frozen) if chunked else wanted(hidden, head, temperature)
+        )
         assert not (chunked and told[1].requires_grad)
         torch.autograd.backward((told[0] * WEIGHT).sum())
         found.append([number.detach() for number in told])
@@ -82,7 +84,7 @@ def test_a_row_s_sum_is_computed_once(chunks: int, logits: int) -> None:
 def test_a_frozen_head_makes_its_logits_once(chunks: int) -> None:
     calls = {"read": 0, "slope": 0, "logits": 0}
     kernels, logits_of, hidden = counting(calls)
-    chosen, _ = in_chunks(logits_of, hidden, TARGET, 1.0, chunks, kernels, frozen=True)
+    chosen, _ = in_chunks(logits_of, hidden, TARGET, 1.0, chunks, kernels, head_trains=False)
     torch.autograd.backward(chosen.sum())
     assert calls == {"read": chunks, "slope": chunks, "logits": chunks}
 
@@ -92,8 +94,8 @@ def test_without_gradient_a_frozen_head_has_no_slope() -> None:
     calls = {"read": 0, "slope": 0, "logits": 0}
     kernels, logits_of, hidden = counting(calls)
     with torch.no_grad():
-        in_chunks(logits_of, hidden, TARGET, 1.0, 2, kernels, frozen=True)
-    in_chunks(logits_of, hidden.detach(), TARGET, 1.0, 2, kernels, frozen=True)
+        in_chunks(logits_of, hidden, TARGET, 1.0, 2, kernels, head_trains=False)
+    in_chunks(logits_of, hidden.detach(), TARGET, 1.0, 2, kernels, head_trains=False)
     assert calls == {"read": 4, "slope": 0, "logits": 4}
 
 

@@ -218,3 +218,38 @@ def test_in_chunks_gradients_are_those_of_all_logits_at_once(lora: LoraConfig | 
         assert whole is not None
         assert whole.abs().max() > 0, name
         torch.testing.assert_close(gradients[1][name], whole, atol=1e-6, rtol=1e-4)
+
+
+def test_zero_3_asks_a_head_again() -> None:
+    """Which says in how many chunks: shards of weights are fetched as a forward and a backward pass come to them."""
+    team = moved(tiny_team(BOTH, lora=LORA, scale=3.0))
+    made: list[int] = []
+    team.model("planner").get_output_embeddings().register_forward_hook(lambda *_: made.append(1))
+    place = torch.tensor([0, 0, 0]), torch.tensor([1, 2, 3])
+    chosen, _ = team("planner", Padded(torch.tensor([[5, 6, 7, 8]]), *place, np.arange(3)), 1.0, 3)
+    torch.autograd.backward(chosen.sum())
+    assert len(made) == 6
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_what_trains_between_trunk_and_head_is_trained_in_chunks(trains: bool) -> None:
+    class Norm(torch.nn.Module):
+        """In a model's own head, as some have it."""
+
+        def __init__(self, head: torch.nn.Module) -> None:
+            super().__init__()
+            self.head, self.gain = head, torch.nn.Parameter(torch.ones(32))
+            self.weight = self.gain  # where a head's weight is looked for
+
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return self.head(self.gain * hidden)  # type: ignore[no-any-return]
+
+    team = moved(tiny_team(BOTH, lora=LORA, scale=3.0))
+    norm = Norm(team.base.lm_head).requires_grad_(False)
+    norm.gain.requires_grad_(trains)
+    team.base.lm_head, team.chunk = norm, 1
+    team.base.get_output_embeddings = lambda: norm.head  # what stands behind the trunk is more than that
+    place = torch.tensor([0, 0, 0]), torch.tensor([1, 2, 3])
+    chosen, _ = team("planner", Padded(torch.tensor([[5, 6, 7, 8]]), *place, np.arange(3)), 1.0)
+    torch.autograd.backward(chosen.sum())
+    assert (norm.gain.grad is not None) == trains
