@@ -154,10 +154,10 @@ def test_packs_do_not_depend_on_the_order_of_units() -> None:
     assert all(a < b for micro in once for a, b in pairwise(micro.rows))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, 2, 14])  # of the last two, a pack gets kin of what it held before others came
 def test_a_family_goes_where_it_adds_the_fewest_tokens(seed: int) -> None:
     """Counted anew for every pack, with all that they have in common."""
-    threads, units, _ = random_forest(seed, groups=12, members=5)
+    threads, units, _ = random_forest(seed, groups=4, members=10)
     batch = make_batch("shared", threads, units)
     forest = Rows.of(batch, range(batch.rows), True)
     budget = 60
@@ -175,4 +175,4 @@ def test_a_family_goes_where_it_adds_the_fewest_tokens(seed: int) -> None:
             packs.append(family)
     wanted = [tuple(sorted(forest.row[pack].tolist())) for pack in packs]
     assert forest.packs([[row] for row in range(batch.rows)], budget) == wanted
-    assert len(wanted) > 3
+    assert len(wanted) > 2
