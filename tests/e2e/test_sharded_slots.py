@@ -35,8 +35,8 @@ def test_each_slot_ends_where_it_ends_alone(alone: dict[str, dict[str, Any]], tm
     for found in alone.values():
         moved = largest(found["before"], found["start"])
         assert moved > 1e-3  # there was something to agree on
-        # Of 8,225 weights, one is 1.4e-5 apart where they moved by 0.04 (ZeRO-3, one kind of CPU): AdamW makes a step of a gradient's last bits.
-        assert largest(found["before"], both["before"]) <= 1e-3 * moved
+        # Of 8,225 weights, one is 1.4e-5 apart under ZeRO-3 where they moved by 0.04, on one kind of CPU: AdamW makes a step of a gradient's last bits.
+        assert largest(found["before"], both["before"]) <= (1e-3 * moved if zero == 3 else 1e-5)
     rested = [name for name, tensor in both["weights"].items() if torch.equal(tensor, both["before"][name])]
     assert {"planner" in name or "critic" in name for name in rested} == {True}
     assert 0 < len(rested) < len(both["weights"])

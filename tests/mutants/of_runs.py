@@ -25,7 +25,6 @@ WIRING: dict[str, list[tuple[str, str, str]]] = {
         ("one pass whose old log-probs are nothing", "told, of.at_once) * counts", "told, False) * counts"),
         ("a repeated micro-batch's log-probs are read again", "if read is not None and counts:", "if read is not None:"),
         ("a repeated micro-batch is scored again", "            if counts:\n                read.append((rows.flat, output[0] if", "            if True:\n                read.append((rows.flat, output[0] if"),
-        ("numbers of the last pass alone", "for flat, numbers in read:", "for flat, numbers in read[-1:]:"),
         ("a loss is its last pass's", "sum(map(float, losses))", "float(losses[-1])"),
         ("one pass that nobody checks", "if check is not None and of.at_once", "if False and of.at_once"),
         ("one pass where there are several updates", "o.epochs == 1 and len(of.minibatches) == 1", "o.epochs == 1"),

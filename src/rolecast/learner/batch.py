@@ -18,6 +18,7 @@ from rolecast.credit import Floats
 from rolecast.types import Action, Example, Slot, Thread, Unit, endpoint_of
 
 Ints = npt.NDArray[np.int64]
+Read = list[tuple[Ints, torch.Tensor]]  # places of tokens in a batch and a number for each, still on their device
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,13 @@ class TokenBatch:
         column[order] = np.concatenate([numbers[self.actions[number]] for number in found])
         filled: dict[str, Any] = {name: column}
         return replace(self, **filled)
+
+    def over(self, read: Read) -> Floats:
+        """One number for each token, 0 where none was read. Waits for the device."""
+        column = np.zeros(len(self.ids))
+        for flat, numbers in read:
+            column[flat] = numbers.double().cpu().numpy()
+        return column
 
     def rows_of_units(self) -> dict[str, list[int]]:
         """The rows that hold tokens of each unit, in order."""

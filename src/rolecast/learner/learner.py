@@ -18,7 +18,7 @@ import torch
 from rolecast.credit import Floats
 from rolecast.errors import ArtifactError, DivergedError, EmptyUpdateError
 from rolecast.learner.backends import Backend, Training, make_backend
-from rolecast.learner.batch import Ints, Padded, TokenBatch, example_units, make_batch
+from rolecast.learner.batch import Padded, Read, TokenBatch, example_units, make_batch
 from rolecast.learner.cut import Cut, Micro, Minibatch, cut
 from rolecast.learner.look import Look, TokenNumbers
 from rolecast.learner.packed import Packed
@@ -32,7 +32,6 @@ from rolecast.types import Example, Objective, Slot, Thread, Unit
 from rolecast.weights.team import FROZEN, Team, Weights
 
 Pass = tuple[str, bool, Callable[[], torch.Tensor]]
-Read = list[tuple[Ints, torch.Tensor]]  # places of tokens in a batch and a number for each, still on their device
 log = logging.getLogger(__name__)
 
 
@@ -114,7 +113,7 @@ class Learner:
             output = self.backend.forward(slot, rows, self.temperature)
             if counts:
                 read.append((rows.flat, output[0] if isinstance(output, tuple) else output))
-        return _over(batch, read)
+        return batch.over(read)
 
     def update(self, cuts: Sequence[Cut], check: Callable[[Cut], None] | None = None) -> Metrics:
         """One pass per epoch over the minibatches of every objective.
@@ -182,7 +181,7 @@ class Learner:
                 tallies[name].add("loss", total * self.ranks.world)  # the mean over ranks is the sum of their shares
         for of, _ in parts:
             if check is not None and of.at_once and of.objective.slot not in spoilt:
-                old = self.ranks.sum(_over(of.batch, read[of.objective.name]))
+                old = self.ranks.sum(of.batch.over(read[of.objective.name]))
                 check(replace(of, batch=replace(of.batch, old_logprob=old)))
         for look in looks.values():
             self.looked |= look.told(self.ranks.sum(look.found()))
@@ -317,14 +316,6 @@ class Learner:
         self.updates = told["updates"]
         self.refused = told.get("refused", {})
         self.backend.load(folder / "optimizer")
-
-
-def _over(batch: TokenBatch, read: Read) -> Floats:
-    """One number for each token, 0 where none was read. Waits for the device."""
-    result = np.zeros(len(batch.ids))
-    for flat, numbers in read:
-        result[flat] = numbers.double().cpu().numpy()
-    return result
 
 
 def _is_one_pass(of: Cut) -> bool:

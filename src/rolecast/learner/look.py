@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from rolecast.credit import Floats
-from rolecast.learner.batch import Ints, TokenBatch
+from rolecast.learner.batch import Ints, Read, TokenBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Look:
     batch: TokenBatch
     actions: Collection[str]
     places: Ints = field(init=False)
-    _read: list[tuple[Ints, Tensor, Tensor]] = field(default_factory=list)
+    _read: tuple[Read, Read, Read] = field(default_factory=lambda: ([], [], []))
 
     def __post_init__(self) -> None:
         numbers = [number for number, action in enumerate(self.batch.actions) if action in self.actions]
@@ -39,16 +40,12 @@ class Look:
 
     def read(self, flat: Ints, logprob: Tensor, entropy: Tensor) -> None:
         """A micro-batch's tokens; `flat` are their places in the batch."""
-        self._read.append((flat, logprob.detach(), entropy.detach()))
+        for read, numbers in zip(self._read, (logprob, entropy, torch.ones_like(logprob)), strict=True):
+            read.append((flat, numbers.detach()))
 
     def found(self) -> Floats:
         """(3, tokens): log-prob, entropy, and 1 where a pass had the token; it adds up over ranks, each of which sees its share."""
-        found = np.zeros((3, len(self.batch.ids)))
-        for flat, *numbers in self._read:
-            for row, of in enumerate(numbers):
-                found[row, flat] = of.double().cpu().numpy()
-            found[2, flat] = 1.0
-        return found[:, self.places]
+        return np.stack([self.batch.over(read)[self.places] for read in self._read])
 
     def told(self, found: Floats) -> dict[str, TokenNumbers]:
         """By action, of those that the minibatch had. `found`: of all ranks together."""

@@ -145,10 +145,9 @@ def in_chunks(
 
     if not head_trains and hidden.requires_grad and torch.is_grad_enabled():
         found = [_OfFrozenHead.apply(part, of, temperature, logits_of, kernels) for part, of in parts]  # type: ignore[no-untyped-call]
-    elif chunks == 1:
+    else:
+        if chunks > 1:  # ZeRO-3's weights have another shape between the passes, so shapes are not compared
+            numbers = partial(checkpoint, numbers, use_reentrant=False, preserve_rng_state=False, determinism_check="none")
         found = [numbers(part, of, []) for part, of in parts]
-    else:  # ZeRO-3's weights have another shape between the passes, so shapes are not compared
-        again = partial(checkpoint, numbers, use_reentrant=False, preserve_rng_state=False, determinism_check="none")
-        found = [again(part, of, []) for part, of in parts]
     chosen, entropy = (torch.cat(column) for column in zip(*found, strict=True))
     return chosen, entropy

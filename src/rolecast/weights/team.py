@@ -241,9 +241,9 @@ class Layers:
 
 def _head_trains(model: PreTrainedModel) -> bool:
     """Or anything else between the trunk and the logits."""
-    trunk = {id(weight) for weight in cast(nn.Module, model.base_model).parameters()}
-    behind = (weight for weight in model.parameters() if id(weight) not in trunk)
-    return any(weight.requires_grad for weight in (*behind, *model.get_output_embeddings().parameters()))
+    behind = (module for module in model.children() if module is not model.base_model)  # not all weights: every pass asks
+    modules = (*behind, model.get_output_embeddings())
+    return any(weight.requires_grad for module in modules for weight in module.parameters())
 
 
 def _layers_of(trunk: nn.Module) -> list[nn.Module]:
