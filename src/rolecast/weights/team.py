@@ -240,10 +240,9 @@ class Layers:
 
 
 def _head_trains(model: PreTrainedModel) -> bool:
-    """Or anything else between the trunk and the logits."""
-    behind = (module for module in model.children() if module is not model.base_model)  # not all weights: every pass asks
-    modules = (*behind, model.get_output_embeddings())
-    return any(weight.requires_grad for module in modules for weight in module.parameters())
+    """Or anything else between the trunk and the logits. Not all weights are asked: every pass does."""
+    behind = (module for module in model.children() if module is not model.base_model)
+    return any(weight.requires_grad for module in behind for weight in module.parameters())
 
 
 def _layers_of(trunk: nn.Module) -> list[nn.Module]:
