@@ -40,9 +40,11 @@ def engine() -> Iterator[VllmEngine]:
         yield engine
 
 
-@pytest.fixture
-def version(tmp_path: Path) -> Callable[[int, int], Version]:
-    return lambda base, seed: Version(tmp_path, base, seed)
+@pytest.fixture(scope="module")
+def version(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, int], Version]:
+    """Over bases that all tests share: version 0.24 starts anew for another base under adapters, which takes a GPU 40 seconds."""
+    folder = tmp_path_factory.mktemp("versions")
+    return lambda base, seed: Version(folder, base, seed)
 
 
 def ask(
@@ -153,7 +155,7 @@ def test_a_request_that_nobody_waits_for_is_ended_and_tells_what_it_sampled(
 
 def test_a_stale_adapter_is_not_played(engine: VllmEngine, version: Callable[[int, int], Version], monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM takes a number that it knows for weights that it has: a number that is used again plays the version before."""
-    first, second = version(0, 1), version(0, 2)
+    first, second = version(0, 11), version(0, 12)  # nothing else here has their weights
     engine.load(first.placed())
     monkeypatch.setattr(engine, "_numbers", itertools.cycle(sorted(engine._held)))
     with pytest.raises(CanaryError, match=f"{second.name}, slot planner"):
@@ -175,19 +177,6 @@ def test_a_slot_without_a_canary_is_not_played(engine: VllmEngine, version: Call
     placed = version(0, 1).placed()
     with pytest.raises(CanaryError, match="no canary of slot planner"):
         engine.load(replace(placed, canaries={slot: numbers for slot, numbers in placed.canaries.items() if slot != "planner"}))
-
-
-def test_a_base_is_swapped_under_adapters(engine: VllmEngine, version: Callable[[int, int], Version]) -> None:
-    """With what was asked before: its keys and values are of the old weights."""
-    first, other = version(0, 1), version(1, 3)
-    engine.load(first.placed())
-    llm = engine._llm
-    swapped = vllm_api.swaps(llm, under_adapters=True)  # else the engine starts anew
-    for slot in SLOTS:
-        ask(engine, slot)
-    engine.load(other.placed())
-    assert (engine._llm is llm) == swapped
-    assert all(agrees(engine, other, slot, seed=1) for slot in SLOTS)
 
 
 @dataclass
@@ -313,6 +302,19 @@ def test_the_engine_that_runs_is_one_that_is_known(engine: VllmEngine) -> None:
     assert engine._llm.model_config.generation_config == "vllm"
     assert engine._llm.vllm_config.cache_config.enable_prefix_caching
     assert TOKENIZER.eos_token_id in engine._ends
+
+
+def test_a_base_is_swapped_under_adapters(engine: VllmEngine, version: Callable[[int, int], Version]) -> None:
+    """With what was asked before: its keys and values are of the old weights."""
+    first, other = version(0, 1), version(1, 3)
+    engine.load(first.placed())
+    llm = engine._llm
+    swapped = vllm_api.swaps(llm, under_adapters=True)  # else the engine starts anew
+    for slot in SLOTS:
+        ask(engine, slot)
+    engine.load(other.placed())
+    assert (engine._llm is llm) == swapped
+    assert all(agrees(engine, other, slot, seed=1) for slot in SLOTS)
 
 
 def test_a_head_that_is_tied_is_swapped_too(tmp_path: Path) -> None:

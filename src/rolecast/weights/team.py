@@ -79,6 +79,7 @@ class Team(nn.Module):
         self._around: tuple[Callable[[Forward], Forward], ...] = ()  # what layers before a head run through, from inside out
         self._trunks: dict[int, Layers] = {}  # of models by id, as soon as one runs
         self._kernels = PLAIN
+        self._compiled = False
         self._active: Slot | None = None
         self._built_in: Slot | None = None  # the adapter that makes the base what it is
 
@@ -116,18 +117,24 @@ class Team(nn.Module):
         about = rows.forest.inputs(model.config, model.dtype) if rows.forest is not None else {}
         inputs = {"input_ids": rows.ids, "use_cache": False, **about}
         if slot in self.heads:
-            hidden, _ = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
+            hidden, _ = self._states(model, rows, inputs)
             values: Tensor = self.heads[slot](hidden).squeeze(-1).float()
             return values if rows.index is None else values[rows.index]
         cut = self.chunks(rows) if chunks is None else chunks
         if cut == 1 and not self._around:
             found = of_targets(token_logits(model, rows.row, rows.source, **inputs), rows.target, temperature)
         else:
-            hidden, output = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
+            hidden, output = self._states(model, rows, inputs)
             # ZeRO-3, which says in how many chunks, fetches shards as a forward and a backward pass come to them, one after the other.
             trains = chunks is not None or _head_trains(model)
             found = in_chunks(lambda part: head_logits(model, part, output), hidden, rows.target, temperature, cut, self._kernels, trains)
         return found if rows.index is None else (found[0][rows.index], found[1][rows.index])
+
+    def _states(self, model: PreTrainedModel, rows: Rows, inputs: Mapping[str, Any]) -> tuple[Tensor, type]:
+        """Hidden states before the head. Compiled layers run as they do in an update also where none follows: a program that keeps nothing for
+        a backward pass rounds elsewhere, and in bfloat16 ratios of whole units would leave a clip range of 3e-4 before anything moved."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() or self._compiled):
+            return trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
 
     def compile_layers(self, dynamic: bool = True) -> None:
         """From now on layers before a head, and what is read from its logits, run compiled, for any width, or, not `dynamic`, once for each.
@@ -135,6 +142,7 @@ class Team(nn.Module):
         Heads, and engines that share a model, run as they are.
         """
         self._wrap(partial(torch.compile, dynamic=dynamic))
+        self._compiled = True
         self._kernels, self.chunk = Kernels.compiled(), COMPILED_CHUNK // self.base.dtype.itemsize
         # A slot's adapter is a program of its own, and two where the first layer's input needs no gradient. Beyond torch's limit, 8, layers
         # would run as they are without a word.
