@@ -46,6 +46,16 @@ def random_model(name: str, dtype: torch.dtype = torch.float32, **options: Any) 
     return build(kind, {**_SIZE, **more, **options}).to(dtype)
 
 
+def gentle(name: str) -> PreTrainedModel:
+    """Gradients of a size that 1e-5 says something of."""
+    model = random_model(name)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(0.3)
+    return model
+
+
 def build(kind: str, config: dict[str, Any]) -> PreTrainedModel:
     """Of KINDConfig and its causal language model; weights are larger than at initialisation, so that a fault shows."""
     torch.manual_seed(0)

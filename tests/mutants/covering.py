@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LEARNER = ("unit/learner/test_wiring.py", "unit/learner/test_update.py", "unit/learner/test_batch.py", "unit/learner")
-PACKING = ("unit/learner/test_forest.py", "unit/learner/test_packing.py")
+PACKING = ("unit/learner/test_forest.py", "unit/learner/test_packing.py", "unit/learner/test_compiled.py")
 STAGES = ("unit/stages/test_trainer.py", "unit/stages/test_rl.py", "unit/stages/test_stage_settings.py")
 
 # What faults are drawn from; the hand-written lists name two methods besides.

@@ -164,6 +164,7 @@ TERMS: dict[str, list[tuple[str, str, str]]] = {
         ("a head of shards asked for gradients", "trains = chunks is not None or _head_trains(model)", "trains = _head_trains(model)"),
         ("what trains between trunk and head forgotten", "for module in behind for", "for module in (model.get_output_embeddings(),) for"),
         ("all logits at once", "if cut == 1 and not self._around:", "if not self._around:"),
+        ("scores of a program of their own", "torch.set_grad_enabled(torch.is_grad_enabled() or self._compiled)", "torch.set_grad_enabled(torch.is_grad_enabled())"),
         ("compiled, and in small chunks", "Kernels.compiled(), COMPILED_CHUNK // self.base.dtype.itemsize", "Kernels.compiled(), CHUNK"),
         ("a critic's head anew in a resumed stage", "if saved is not None:\n            head.load_state_dict", "if False:\n            head.load_state_dict"),
         ("the base trained beside its adapters", "        parameter.requires_grad_(False)", "        pass"),

@@ -13,12 +13,10 @@ import torch
 from forests import random_forest
 from rows import OBJECTIVE, Alone, objective
 from torch import Tensor
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.aot_autograd import make_boxed_func
 from torch.profiler import ProfilerActivity, profile
 
 from rolecast.credit import Floats
-from rolecast.learner.batch import Padded, Read, TokenBatch, action_lengths, make_batch
+from rolecast.learner.batch import Padded, TokenBatch, action_lengths, make_batch
 from rolecast.learner.cut import Cut
 from rolecast.learner.forest import Rows
 from rolecast.learner.learner import Learner, make_learner
@@ -27,10 +25,10 @@ from rolecast.learner.ranks import ALONE, Ranks
 from rolecast.learner.settings import OptimizerConfig, Packing
 from rolecast.types import Example, ImitationTerm, Objective, ValueTerm
 from rolecast.weights import attention
-from rolecast.weights.logprobs import PLAIN, in_chunks
+from rolecast.weights.logprobs import in_chunks
 from rolecast.weights.settings import CHUNK, LoraConfig
 from rolecast.weights.team import FROZEN, Casting, Team
-from tests.architectures import SUPPORTED, random_model
+from tests.architectures import SUPPORTED, gentle
 from tests.tiny import TOKENIZER, tiny_team
 
 PACKINGS: list[Packing] = ["rows", "prefixes"]
@@ -232,16 +230,6 @@ def forward(
     return numbers, {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def gentle(name: str) -> Any:
-    """Gradients of a size that 1e-5 says something of."""
-    model = random_model(name)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.mul_(0.3)
-    return model
-
-
 @pytest.mark.parametrize("name", [name for name in SUPPORTED if name != "phi3-long"])
 def test_every_architecture_computes_alike_in_packs(name: str) -> None:
     """Heads that share keys, sliding windows that are shorter than a row, soft caps, sinks, experts."""
@@ -305,72 +293,6 @@ def test_the_loss_takes_no_more_memory_than_a_chunk_of_logits_does() -> None:
     assert peak(512, 16) < 1.02 * peak(128, 16)
     assert peak(256, 256) > 9 * peak(256, 16)  # in one piece
     assert 13 * CHUNK < 2**30 / 2
-
-
-@pytest.mark.parametrize("name", ["llama", "qwen2"])
-def test_a_compiled_trunk_computes_alike_for_every_pack(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced as it is for a GPU, and run by torch's own functions: compiling for a CPU takes a minute."""
-    traced: list[int] = []
-
-    def run(graph: torch.fx.GraphModule, given: Any) -> Callable[..., Any]:
-        traced.append(len(given))
-        return graph.forward
-
-    torch.compiler.reset()  # programs of other tests
-    compiled = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda trunk, **options: compiled(trunk, backend=run, **options))
-    threads, units, _ = random_forest(0)
-    batch = make_batch("shared", threads, units)
-    plain, fast = Team(gentle(name), TOKENIZER), Team(gentle(name), TOKENIZER)
-    fast.compile_layers()
-    counts = []
-    for rows in ([0, 1, 2], [3, 4, 5, 6], [7, 8, 9, 10, 11]):
-        given = Packed.of(batch, rows, True, CPU)
-        chosen, wanted = fast(FROZEN, given)[0], plain(FROZEN, given)[0]
-        assert torch.allclose(chosen, wanted, atol=1e-5)
-        counts.append(len(traced))
-    assert counts == [2, 2, 2]  # one program for all layers and one for logits, and for all widths
-    assert "forward" not in vars(fast.base.model.layers[0])  # who else runs the model runs it as it is
-    chosen.sum().backward()
-    wanted.sum().backward()
-    for one, other in zip(fast.base.parameters(), plain.base.parameters(), strict=True):
-        assert one.grad is not None
-        assert other.grad is not None
-        assert torch.allclose(one.grad, other.grad, atol=1e-4)
-
-
-@pytest.mark.parametrize("o", [GSPO, PPO], ids=["gspo", "ppo"])
-def test_scores_come_from_the_compiled_program_that_trains(o: Objective, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler rounds otherwise where nothing is kept for a backward pass; here it is off by far more."""
-
-    def trains(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
-        return make_boxed_func(graph.forward)
-
-    def only_reads(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
-        return make_boxed_func(lambda *given: [_off(found) for found in graph.forward(*given)])
-
-    torch.compiler.reset()  # programs of other tests
-    compiled, backend = torch.compile, aot_autograd(fw_compiler=trains, inference_compiler=only_reads)
-    monkeypatch.setattr(torch, "compile", lambda trunk, **options: compiled(trunk, backend=backend, **options))
-    learner = learner_of(replace(o, kl=None, minibatches=2), "prefixes", 10**6, LoraConfig(rank=4, alpha=16))
-    learner.team.compile_layers()
-    monkeypatch.setattr(learner.team, "_kernels", PLAIN)  # which have no gradient of torch's, so one program
-    threads, units, _ = random_forest(3, groups=4, members=8)
-    of = learner.score(learner.cut(learner.objectives[0], threads, units, units, action_lengths(threads)))
-    assert len(of.minibatches) == 2
-    read: Read = []
-    values: Read = []
-    for micro in of.micros:
-        rows = Packed.of(of.batch, micro.rows, True, CPU)
-        read.append((rows.flat, learner.backend.forward("shared", rows)[0].detach()))
-        if o.critic is not None:
-            values.append((rows.flat, learner.backend.forward("critic", rows).detach()))
-    assert np.array_equal(of.batch.over(read), of.batch.old_logprob)
-    assert np.array_equal(of.batch.over(values), of.batch.value)
-
-
-def _off(found: Any) -> Any:
-    return found * 1.01 if isinstance(found, Tensor) and found.is_floating_point() else found
 
 
 def test_a_trained_token_that_several_rows_share_is_asked_for_once() -> None:
