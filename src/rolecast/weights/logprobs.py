@@ -87,7 +87,8 @@ class _LogProbs(torch.autograd.Function):
         if norms:
             chosen, entropy = (torch.empty(len(target), dtype=torch.float32, device=logits.device) for _ in range(2))
         else:
-            chosen, entropy, norm = kernels.read(logits, target, temperature)
+            # Detached, since a program is compiled anew for logits that want a gradient.
+            chosen, entropy, norm = kernels.read(logits.detach(), target, temperature)
             norms.append(norm)
         ctx.save_for_backward(logits, norms[0], target)
         ctx.mark_non_differentiable(entropy)

@@ -133,8 +133,10 @@ class Team(nn.Module):
     def _states(self, model: PreTrainedModel, rows: Rows, inputs: Mapping[str, Any]) -> tuple[Tensor, type]:
         """Hidden states before the head. Compiled layers run as they do in an update also where none follows: a program that keeps nothing for
         a backward pass rounds elsewhere, and in bfloat16 ratios of whole units would leave a clip range of 3e-4 before anything moved."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() or self._compiled):
-            return trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
+        asked = torch.is_grad_enabled()
+        with torch.set_grad_enabled(asked or self._compiled):
+            hidden, output = trunk_states(self._trunk(model), rows.row, rows.source, **inputs)
+        return hidden if asked else hidden.detach(), output  # what the layers kept goes before there are logits
 
     def compile_layers(self, dynamic: bool = True) -> None:
         """From now on layers before a head, and what is read from its logits, run compiled, for any width, or, not `dynamic`, once for each.

@@ -54,6 +54,9 @@ def test_a_compiled_trunk_computes_alike_for_every_pack(name: str, monkeypatch: 
         assert torch.allclose(chosen, wanted, atol=1e-5)
         counts.append(len(traced))
     assert counts == [2, 2, 2]  # one program for all layers and one for logits, and for all widths
+    with torch.no_grad():
+        assert torch.equal(fast(FROZEN, given)[0], chosen)
+    assert len(traced) == 2  # and for scores
     assert "forward" not in vars(fast.base.model.layers[0])  # who else runs the model runs it as it is
     chosen.sum().backward()
     wanted.sum().backward()
@@ -66,7 +69,10 @@ def test_a_compiled_trunk_computes_alike_for_every_pack(name: str, monkeypatch: 
 def test_scores_come_from_the_compiled_program_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler rounds otherwise where nothing is kept for a backward pass; here it is off by far more."""
 
+    made: list[str] = []
+
     def trains(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        made.append("trains")
         return make_boxed_func(graph.forward)
 
     def only_reads(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
@@ -77,6 +83,26 @@ def test_scores_come_from_the_compiled_program_that_trains(monkeypatch: pytest.M
     of, anew, values = twice(replace(objective("gspo", "group"), critic=ValueTerm("critic", 1e-2)), kernels=PLAIN)
     assert np.array_equal(anew, of.batch.old_logprob)
     assert np.array_equal(values, of.batch.value)
+    assert made  # layers are compiled
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("compiled", [True, False])
+def test_scoring_keeps_nothing_for_a_backward_pass_beyond_its_layers(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()  # programs of other tests
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda run, **options: real(run, backend="eager", **options))
+    team = Team(gentle("llama"), TOKENIZER)
+    team.compile_layers() if compiled else team.recompute_layers()
+    threads, units, _ = random_forest(0)
+    batch = make_batch("shared", threads, units)
+    wants: list[bool] = []
+    model = cast(Any, team.base)
+    model.model.norm.register_forward_hook(lambda _, __, found: wants.append(found.requires_grad))
+    model.lm_head.register_forward_hook(lambda _, given, found: wants.extend(one.requires_grad for one in (*given, found)))
+    found = team(FROZEN, Packed.of(batch, range(batch.rows), True, CPU))
+    assert wants == [compiled, False, False]
+    assert not any(one.requires_grad for one in found)
 
 
 @pytest.mark.slow
