@@ -96,7 +96,8 @@ class RlConfig(TrainedConfig, PlayedConfig):
     # 1: the next step's groups are sampled while this one's update is made, so by weights one step older; each action is corrected for it
     staleness: int = Field(0, ge=0, le=1, json_schema_extra=ADDED)
     ratio_gate: float | None = Field(None, gt=0)  # bound of the mean |ratio - 1| on fresh tokens; by default what the dtype explains
-    idle_steps: int = Field(3, ge=1, json_schema_extra=SEGMENT)  # so many steps in a row from which nothing could be learned end the stage
+    # so many steps in a row from which nothing could be learned end the stage; null: however many there are, it goes on to its last step
+    idle_steps: int | None = Field(3, ge=1, json_schema_extra=SEGMENT)
     kl: float | None = Field(None, ge=0)  # coefficient of every objective's KL term, in place of the method's
     shuffle_rewards: bool = False  # a control: whole rollouts of a question exchange what they earned
     eval_every: int = Field(10, ge=1)  # steps between two evaluations on dev

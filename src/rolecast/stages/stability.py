@@ -20,7 +20,6 @@ from rolecast.stages.run import Run, open_run
 from rolecast.store.artifact import write_text
 
 WITHOUT = "-without-sft"  # ends the label of a run that starts RL from the start model
-FOR_EVER = 10**6  # idle steps: a policy that says nothing useful any more is not given up
 
 
 def plan_stability(
@@ -48,7 +47,8 @@ def _config(entrant: Entrant, steps: int, sft: bool) -> RunConfig:
     for name, stage in entrant.config.stages.items():
         if isinstance(stage, RlConfig):
             guard = {**stages[name].get("guard", {}), "fraction": 0.0}
-            stages[name] |= {"steps": steps, "idle_steps": FOR_EVER, "guard": guard}
+            # A policy that says nothing useful any more, or never did, is not given up.
+            stages[name] |= {"steps": steps, "idle_steps": None, "guard": guard}
         elif isinstance(stage, SftConfig) and not sft:
             stages[name] |= {"steps": 0, "drills": 0}
     return make_config({**entrant.settings, "stages": stages}, entrant.label)

@@ -211,7 +211,7 @@ def test_a_second_collapse_ends_the_run_and_keeps_the_best_model(tmp_path: Path)
 class Idling(Dev):
     """Its steps teach something (t), nothing because the questions are solved (s), or nothing for another reason (n)."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, steps: str, idle_steps: int = 3, **model: str) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, steps: str, idle_steps: int | None = 3, **model: str) -> None:
         rl = {"steps": len(steps), "idle_steps": idle_steps, "eval_every": 100, "checkpoint_every": 100}
         super().__init__(folder, make_config({"stages": {"rl": rl}, "model": model}, "here"))
         self.steps = steps
@@ -457,6 +457,14 @@ def test_a_stage_shorter_than_that_ends_so_if_none_of_its_steps_taught_anything(
     else:
         run.trainer.train(Stopping(ALONE))
         assert run.trainer.ended == "steps"
+
+
+@pytest.mark.parametrize("kinds", ["nnnnn", "sssss", "n"])
+def test_without_a_bound_no_idle_step_ends_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: str) -> None:
+    """A study of stability counts what a policy does that never earns anything, as one without SFT may."""
+    run = Idling(tmp_path, monkeypatch, kinds, None)
+    run.trainer.train(Stopping(ALONE))
+    assert (run.trainer.ended, run.rows[-1]["step"]) == ("steps", len(kinds))
 
 
 def test_idle_steps_before_a_checkpoint_count_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def test_runs_of_stability_have_no_guard_and_go_to_the_last_step_with_and_withou
         assert isinstance(rl, RlConfig)
         assert isinstance(sft, SftConfig)
         assert (rl.steps, rl.guard.fraction, rl.group) == (20, 0.0, 3)
-        assert rl.idle_steps > 10**5
+        assert rl.idle_steps is None
         assert (sft.steps == 0) == ("without-sft" in member.label)
         assert member.config.budget is None
     assert members[0].config.model.max_context == 384  # its own preset
