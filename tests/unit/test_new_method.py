@@ -29,8 +29,8 @@ from tests.new_method import PACKAGE, PAGE, written
 TINY = [
     "threads=1", "model.scratch.hidden=48", "model.scratch.heads=2", "model.scratch.head_dim=32", "model.scratch.feed_forward=96",
     "data.world.entities={train: 150, dev: 60, test: 90}", "data.world.questions={train: 60, dev: 6, test: 10}",
-    "stages.sft.steps=120", "stages.sft.drills=0", "stages.sft.optimizer={name: adamw}", "stages.sft.lr=1e-2",
-    "stages.rl.steps=2", "stages.rl.questions=4", "stages.rl.group=4", "stages.rl.dev=6", "stages.rl.eval_every=2", "stages.rl.refill=4", "eval.n=10", "eval.bootstrap=100",
+    "stages.sft.steps=240", "stages.sft.drills=0", "stages.sft.optimizer={name: adamw}", "stages.sft.lr=5e-3",
+    "stages.rl.steps=2", "stages.rl.questions=8", "stages.rl.group=4", "stages.rl.dev=6", "stages.rl.eval_every=2", "stages.rl.refill=4", "eval.n=10", "eval.bootstrap=100",
 ]  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def test_it_is_trained_evaluated_and_served(
     for stage in ("sft", "rl"):
         train(run, stage)
     rows = [json.loads(line) for line in (run.stage("rl") / "metrics.jsonl").read_text().splitlines()]
-    assert {"reward/asker", "reward/answerer", "valid/asker"} <= set(rows[-1])
+    assert {"reward/asker", "reward/answerer", "valid/asker"} <= set().union(*rows)  # of any step: there may be nothing to learn in one
     assert json.loads((evaluate(run, "rl") / "result.json").read_text())["n"] == 10
     team = open_agent(run.path)
 
