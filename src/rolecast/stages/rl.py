@@ -235,9 +235,7 @@ class Trainer:
         """Why the stage is over after so many steps; "" while it is not."""
         if self.allowed is not None and self.progress.cost["sampled"] >= self.allowed:
             return "budget"
-        if done == self.config.steps:
-            return "steps"
-        return "solved" if self.config.idle_steps is not None and self.progress.idle >= self.config.idle_steps else ""
+        return "steps" if done == self.config.steps else "solved" if self.progress.idle >= (self.config.idle_steps or inf) else ""
 
     def _judge_left(self) -> float:
         """Tokens of the judge's budget; below 0 by what the last step passed it."""
@@ -288,9 +286,9 @@ class Trainer:
             batch, numbers = self._batch(step)
         except NothingLearnedError as nothing:
             log.warning("%s", nothing)
-            allowed = self.config.idle_steps
             # A stage shorter than that is over when none of its steps taught anything.
-            if not nothing.solved and allowed is not None and self.progress.idle + 1 >= min(allowed, self.config.steps):
+            bound = min(self.config.idle_steps, self.config.steps) if self.config.idle_steps else inf
+            if not nothing.solved and self.progress.idle + 1 >= bound:
                 raise
             return None, {"idle": 1.0, **self.sampler.told()}
         finally:
