@@ -154,7 +154,7 @@ def test_a_request_that_nobody_waits_for_is_ended_and_tells_what_it_sampled(
 
 
 def test_a_stale_adapter_is_not_played(engine: VllmEngine, version: Callable[[int, int], Version], monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM takes a number that it knows for weights that it has: a number that is used again plays the version before."""
+    """vLLM takes a number that it knows for weights that it has: a number that is used again plays an older version."""
     first, second = version(0, 11), version(0, 12)  # nothing else here has their weights
     engine.load(first.placed())
     monkeypatch.setattr(engine, "_numbers", itertools.cycle(sorted(engine._held)))

@@ -94,7 +94,7 @@ def test_it_is_trained_evaluated_and_served(
     for stage in ("sft", "rl"):
         train(run, stage)
     rows = [json.loads(line) for line in (run.stage("rl") / "metrics.jsonl").read_text().splitlines()]
-    assert {"reward/asker", "reward/answerer", "valid/asker"} <= set().union(*rows)  # of any step: there may be nothing to learn in one
+    assert {"reward/asker", "reward/answerer", "valid/asker"} <= set(rows[-1])
     assert json.loads((evaluate(run, "rl") / "result.json").read_text())["n"] == 10
     team = open_agent(run.path)
 

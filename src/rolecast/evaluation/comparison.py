@@ -144,8 +144,9 @@ def _values(scores: Mapping[str, Mapping[str, float | None]], measure: str, meth
     """A question without the score is left out; `InputError` where none has it."""
     found = {question: value for question, of in scores.items() if (value := of.get(measure)) is not None}
     if not found:
-        have = sorted({name for of in scores.values() for name, value in of.items() if value is not None})
-        raise InputError(f"no episode of {method} has the score {measure!r}; name another by --measure: {', '.join(have) or 'it has none'}")
+        names = sorted({name for of in scores.values() for name, value in of.items() if value is not None})
+        have = f"; name another by --measure: {', '.join(names)}" if names else ""
+        raise InputError(f"no episode of {method} has the score {measure!r}{have}")
     return found
 
 

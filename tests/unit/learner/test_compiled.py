@@ -31,6 +31,13 @@ from tests.tiny import TOKENIZER, tiny_team
 CPU = torch.device("cpu")
 
 
+def compile_by(backend: str | Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of inductor; nothing that other tests compiled is left."""
+    torch.compiler.reset()
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda run, **options: compiled(run, backend=backend, **options))
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
 def test_a_compiled_trunk_computes_alike_for_every_pack(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced as it is for a GPU, and run by torch's own functions: compiling for a CPU takes a minute."""
@@ -40,9 +47,7 @@ def test_a_compiled_trunk_computes_alike_for_every_pack(name: str, monkeypatch: 
         traced.append(len(given))
         return graph.forward
 
-    torch.compiler.reset()  # programs of other tests
-    compiled = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda trunk, **options: compiled(trunk, backend=run, **options))
+    compile_by(run, monkeypatch)
     threads, units, _ = random_forest(0)
     batch = make_batch("shared", threads, units)
     plain, fast = Team(gentle(name), TOKENIZER), Team(gentle(name), TOKENIZER)
@@ -78,8 +83,7 @@ def test_scores_come_from_the_compiled_program_that_trains(monkeypatch: pytest.M
     def only_reads(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
         return make_boxed_func(lambda *given: [_off(found) for found in graph.forward(*given)])
 
-    compiled, backend = torch.compile, aot_autograd(fw_compiler=trains, inference_compiler=only_reads)
-    monkeypatch.setattr(torch, "compile", lambda trunk, **options: compiled(trunk, backend=backend, **options))
+    compile_by(aot_autograd(fw_compiler=trains, inference_compiler=only_reads), monkeypatch)
     of, anew, values = twice(replace(objective("gspo", "group"), critic=ValueTerm("critic", 1e-2)), kernels=PLAIN)
     assert np.array_equal(anew, of.batch.old_logprob)
     assert np.array_equal(values, of.batch.value)
@@ -89,9 +93,7 @@ def test_scores_come_from_the_compiled_program_that_trains(monkeypatch: pytest.M
 @torch.no_grad()
 @pytest.mark.parametrize("compiled", [True, False])
 def test_scoring_keeps_nothing_for_a_backward_pass_beyond_its_layers(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.compiler.reset()  # programs of other tests
-    real = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda run, **options: real(run, backend="eager", **options))
+    compile_by("eager", monkeypatch)
     team = Team(gentle("llama"), TOKENIZER)
     team.compile_layers() if compiled else team.recompute_layers()
     threads, units, _ = random_forest(0)
